@@ -1,0 +1,53 @@
+/* Small things that every layer uses: see util.h. */
+#include "base/util.h"
+
+#include "base/error.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+static int size_unit(const char *unit, uint64_t *ret_shift)
+{
+    static const char letters[] = "KMG";
+    const char *at = *unit ? strchr(letters, *unit & ~0x20) : NULL;
+
+    if (*unit == '\0') {
+        *ret_shift = 0;
+        return 0;
+    }
+    if (!at || (unit[1] != '\0' && strcmp(unit + 1, "iB") != 0))
+        return -EINVAL;
+    *ret_shift = 10 * (uint64_t)(at - letters + 1);
+    return 0;
+}
+
+int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_value)
+{
+    const char *text = getenv(name);
+    uint64_t value, shift;
+    char *end;
+
+    if (!text || !*text)
+        return 0;
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (errno || end == text || *text == '-' || size_unit(end, &shift) < 0
+        || value > UINT64_MAX >> shift || value << shift < min || value << shift > max)
+        return ivc_error_set(-EINVAL, "%s=%s is not a size from %" PRIu64 " to %" PRIu64
+                             " bytes; write a number, perhaps with K, M or G", name, text, min, max);
+    *ret_value = value << shift;
+    return 0;
+}
+
+int ivc_read_line(const char *path, char *ret_line, size_t size)
+{
+    IVC_AUTO_FCLOSE FILE *file = fopen(path, "re");
+
+    if (!file)
+        return -errno;
+    if (!fgets(ret_line, (int)size, file))
+        return -EIO;
+    ret_line[strcspn(ret_line, "\n")] = '\0';
+    return 0;
+}

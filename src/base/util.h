@@ -1,0 +1,80 @@
+/* Small things that every layer uses: cleanup attributes, arithmetic, clock. */
+#ifndef IVC_BASE_UTIL_H
+#define IVC_BASE_UTIL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define IVC_LINE 64     /* bytes of a cache line, the unit of transfer between cores */
+
+#define IVC_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define IVC_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+static inline uint64_t ivc_align_up(uint64_t n, uint64_t power_of_two)
+{
+    return (n + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+static inline bool ivc_is_power_of_two(uint64_t n)
+{
+    return n != 0 && (n & (n - 1)) == 0;
+}
+
+/* Monotonic time of this guest.  Clocks of two guests are never compared. */
+static inline uint64_t ivc_now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t ivc_now_ms(void)
+{
+    return ivc_now_ns() / 1000000u;
+}
+
+static inline void ivc_sleep_ms(unsigned ms)
+{
+    struct timespec t = { ms / 1000, (long)(ms % 1000) * 1000000 };
+
+    nanosleep(&t, NULL);
+}
+
+static inline void ivc_free_p(void *p)
+{
+    free(*(void **)p);
+}
+
+static inline void ivc_close_p(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+}
+
+static inline void ivc_fclose_p(FILE **file)
+{
+    if (*file)
+        fclose(*file);
+}
+
+/* Locals that free themselves at the end of their scope. */
+#define IVC_CLEANUP(f) __attribute__((cleanup(f)))
+#define IVC_AUTO_FREE IVC_CLEANUP(ivc_free_p)
+#define IVC_AUTO_CLOSE IVC_CLEANUP(ivc_close_p)
+#define IVC_AUTO_FCLOSE IVC_CLEANUP(ivc_fclose_p)
+
+/* Reads a number of bytes such as "64K" or "2M" from the environment into `ret_value`, which is
+ * left alone when the variable is not set.  -EINVAL with a text when it is no number or out of
+ * [min, max]. */
+int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_value);
+
+/* The first line of a small file (sysfs, procfs) without its newline; negative errno. */
+int ivc_read_line(const char *path, char *ret_line, size_t size);
+
+#endif
