@@ -1,0 +1,136 @@
+/*
+ * The file mechanism: POSIX shared memory, a file on hugetlbfs, a DAX device, user-mode Linux's
+ * /dev/mmapper.  All are mapped the same way; they differ in how they tell their size.
+ */
+#include "region/mechanism.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* Where a region lies when nobody says where: what an administrator makes once per host or guest. */
+static const char *const well_known[] = {
+    "/dev/mmapper",         /* user-mode Linux: iomem=mmapper,FILE */
+    "/dev/shm/ivc",
+    "/dev/hugepages/ivc",
+};
+
+/* A DAX device tells its size in sysfs. */
+static int dax_size(const struct stat *st, uint64_t *ret_size)
+{
+    char path[64], line[32];
+    int r;
+
+    snprintf(path, sizeof path, "/sys/dev/char/%u:%u/size", major(st->st_rdev), minor(st->st_rdev));
+    r = ivc_read_line(path, line, sizeof line);
+    if (r < 0)
+        return r;
+    *ret_size = strtoull(line, NULL, 10);
+    return *ret_size ? 0 : -ENODEV;
+}
+
+/* mmapper tells nothing, but reads end where the memory ends: search for the last byte. */
+static int readable_size(int fd, uint64_t *ret_size)
+{
+    uint64_t low = 0, high = 1;     /* low bytes can be read, byte `high - 1` perhaps not */
+    char byte;
+
+    while (pread(fd, &byte, 1, (off_t)(high - 1)) == 1) {
+        low = high;
+        if (high > (uint64_t)1 << 46)
+            return -EINVAL;
+        high *= 2;
+    }
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+
+        if (pread(fd, &byte, 1, (off_t)(middle - 1)) == 1)
+            low = middle;
+        else
+            high = middle;
+    }
+    *ret_size = low;
+    return low ? 0 : -ENODEV;
+}
+
+static int file_size(int fd, const char *name, uint64_t *ret_size)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return ivc_error_set(-errno, "region %s: cannot read its size: %s", name, strerror(errno));
+    if (S_ISREG(st.st_mode)) {
+        *ret_size = (uint64_t)st.st_size;
+        return 0;
+    }
+    if (S_ISCHR(st.st_mode) && (dax_size(&st, ret_size) == 0 || readable_size(fd, ret_size) == 0))
+        return 0;
+    return ivc_error_set(-ENODEV, "region %s: neither a file, a DAX device nor an mmapper device "
+                         "with memory behind it; for user-mode Linux give the guest "
+                         "iomem=mmapper,FILE", name);
+}
+
+static int open_error(const char *name)
+{
+    int code = -errno;
+
+    if (code == -ENOENT)
+        return ivc_error_set(code, "region %s: no such file; make one, for example with "
+                             "'truncate -s 64M %s', or correct IVC_REGION", name, name);
+    if (code == -EACCES || code == -EPERM)
+        return ivc_error_set(code, "region %s: no permission to read and write it; let your group "
+                             "do so: 'chgrp ivc %s && chmod g+rw %s' as root", name, name, name);
+    return ivc_error_set(code, "region %s: cannot open it: %s", name, strerror(-code));
+}
+
+static int file_map(const char *name, struct ivc_mapping *ret_mapping)
+{
+    IVC_AUTO_CLOSE int fd = open(name, O_RDWR | O_CLOEXEC);
+    uint64_t size;
+    void *memory;
+    int r;
+
+    if (fd < 0)
+        return open_error(name);
+    r = file_size(fd, name, &size);
+    if (r < 0)
+        return r;
+    if (size < IVC_LAYOUT_SIZE_MIN)
+        return ivc_error_set(-EFBIG, "region %s: too small, %llu bytes; it needs at least %d "
+                             "(256 KiB for each process): 'truncate -s 64M %s'",
+                             name, (unsigned long long)size, IVC_LAYOUT_SIZE_MIN, name);
+    memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return ivc_error_set(-errno, "region %s: cannot map %llu bytes: %s", name,
+                             (unsigned long long)size, strerror(errno));
+    *ret_mapping = (struct ivc_mapping){ memory, size, ivc_mapping_measure(memory, size) };
+    return 0;
+}
+
+static void file_find(void (*found)(void *, const struct ivc_mechanism *, const char *),
+                      void (*refused)(void *, const struct ivc_mechanism *, const char *,
+                                      const char *),
+                      void *arg)
+{
+    for (unsigned i = 0; i < sizeof well_known / sizeof *well_known; i++) {
+        if (access(well_known[i], F_OK) < 0)
+            continue;
+        if (access(well_known[i], R_OK | W_OK) == 0)
+            found(arg, &ivc_mechanism_file, well_known[i]);
+        else
+            refused(arg, &ivc_mechanism_file, well_known[i], "no permission to read and write it");
+    }
+}
+
+const struct ivc_mechanism ivc_mechanism_file = {
+    .name = "file",
+    .find = file_find,
+    .map = file_map,
+};

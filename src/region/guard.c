@@ -1,0 +1,115 @@
+/*
+ * The guard: one helper thread per joined region.  Each beat it counts our heartbeat up, looks at
+ * the members that are watched, and at a few others in turn, so that the dead of a large directory
+ * are found without everybody reading everything.
+ */
+#include "region/internal.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+enum { OTHERS_PER_BEAT = 16 };
+
+static void look_at_watched(struct ivc_region *region)
+{
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
+        uint32_t generation = ivc_load_relaxed(&region->watched[slot]);
+        bool left;
+
+        if (!generation)
+            continue;
+        pthread_mutex_lock(&region->lock);
+        ivc_reclaim_look(region, slot, false);
+        pthread_mutex_unlock(&region->lock);
+        if (ivc_region_member_check(region, slot, generation, &left) != 0)
+            /* Relaxed: the reader looks at the members' states itself. */
+            ivc_store_relaxed(&region->alarm, 1);
+    }
+}
+
+static void look_at_others(struct ivc_region *region)
+{
+    uint32_t from = ivc_load_relaxed(&region->spread);
+
+    pthread_mutex_lock(&region->lock);
+    for (uint32_t i = 0; i < OTHERS_PER_BEAT; i++)
+        ivc_reclaim_look(region, (from + i) % region->geometry.capacity, false);
+    pthread_mutex_unlock(&region->lock);
+    ivc_store_relaxed(&region->spread, (from + OTHERS_PER_BEAT) % region->geometry.capacity);
+}
+
+/* Sleeps for one beat; true when the region is being left. */
+static bool wait_for_stop(struct ivc_region *region)
+{
+    struct timespec until;
+    bool stop;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += IVC_HEARTBEAT_MS * 1000000l;
+    until.tv_sec += until.tv_nsec / 1000000000l;
+    until.tv_nsec %= 1000000000l;
+    pthread_mutex_lock(&region->lock);
+    while (!region->guard_stop
+           && pthread_cond_timedwait(&region->guard_wake, &region->lock, &until) == 0)
+        ;
+    stop = region->guard_stop;
+    pthread_mutex_unlock(&region->lock);
+    return stop;
+}
+
+static void *guard_main(void *arg)
+{
+    struct ivc_region *region = arg;
+    struct ivc_layout_member *own = ivc_region_slot(region, region->self.slot);
+
+    do {
+        /* Relaxed: the count itself is the message. */
+        ivc_store_relaxed(&own->heartbeat, ivc_load_relaxed(&own->heartbeat) + 1);
+        look_at_watched(region);
+        look_at_others(region);
+    } while (!wait_for_stop(region));
+    return NULL;
+}
+
+static int start_thread(struct ivc_region *region)
+{
+    sigset_t all, old;
+    int r;
+
+    /* The application's signals are the application's: the thread takes none of them. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    r = pthread_create(&region->guard, NULL, guard_main, region);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return r;
+}
+
+int ivc_guard_start(struct ivc_region *region)
+{
+    int r;
+
+    region->guard_stop = false;
+    ivc_store_relaxed(&region->spread, region->self.slot);
+    r = start_thread(region);
+    if (r != 0)
+        return ivc_error_set(-r, "region %s: cannot start the helper thread: %s", region->name,
+                             strerror(r));
+    region->guard_runs = true;
+    return 0;
+}
+
+void ivc_guard_stop(struct ivc_region *region)
+{
+    if (!region->guard_runs)
+        return;
+    pthread_mutex_lock(&region->lock);
+    region->guard_stop = true;
+    pthread_cond_signal(&region->guard_wake);
+    pthread_mutex_unlock(&region->lock);
+    pthread_join(region->guard, NULL);
+    region->guard_runs = false;
+}

@@ -1,0 +1,112 @@
+/*
+ * Inboxes: how a member learns which of its many rings has something in it.
+ *
+ * Each slot has one bit in every other member's inbox.  A sender that is not watched sets its bit,
+ * then the summary bit of the word it is in; the receiver takes the summary first, then the words.
+ * So a bit is never left behind: either the receiver's exchange of the word sees it, or the summary
+ * bit is set again after the receiver cleared it.
+ *
+ * A sender reads `watched` after it has published its packet, and a processor may let that read
+ * overtake the write: then it believes itself watched while the receiver turns away.  No fence is
+ * spent on that; the endpoint looks at every ring in turn all the time (endpoint/poll.c), so such a
+ * packet is found a little later.
+ */
+#include "region/internal.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+static ivc_atomic_u64 *inbox(const struct ivc_region *region, uint32_t slot)
+{
+    char *base = (char *)region->mapping.memory + region->geometry.inboxes;
+
+    return (ivc_atomic_u64 *)(base + slot * region->geometry.inbox_size);
+}
+
+static ivc_atomic_u64 *ready_words(const struct ivc_region *region, uint32_t slot)
+{
+    return inbox(region, slot) + IVC_LINE / sizeof(uint64_t);
+}
+
+static ivc_atomic_u64 *watched_words(const struct ivc_region *region, uint32_t slot)
+{
+    return ready_words(region, slot)
+           + ivc_align_up(region->geometry.map_words, IVC_LINE / sizeof(uint64_t));
+}
+
+int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doorbell *ret_bell)
+{
+    uint32_t own = region->self.slot;
+    uint32_t word = own / 64;
+
+    *ret_bell = (struct ivc_doorbell){
+        .watched = watched_words(region, slot) + word,
+        .bit = (uint64_t)1 << own % 64,
+        .ready = ready_words(region, slot) + word,
+        .summary = inbox(region, slot),
+        .summary_bit = (uint64_t)1 << word,     /* at most 64 words: 4096 members */
+    };
+    return 0;
+}
+
+void ivc_doorbell_ring(const struct ivc_doorbell *bell)
+{
+    /* Release, both: pair with the acquires in ivc_region_take_ready(); the packet that was
+     * published before is visible to whoever takes the bit, the bit to whoever takes the summary. */
+    atomic_fetch_or_explicit(bell->ready, bell->bit, memory_order_release);
+    atomic_fetch_or_explicit(bell->summary, bell->summary_bit, memory_order_release);
+}
+
+void ivc_region_ring_self(struct ivc_region *region, uint32_t slot)
+{
+    struct ivc_doorbell bell = {
+        .bit = (uint64_t)1 << slot % 64,
+        .ready = ready_words(region, region->self.slot) + slot / 64,
+        .summary = inbox(region, region->self.slot),
+        .summary_bit = (uint64_t)1 << slot / 64,
+    };
+
+    ivc_doorbell_ring(&bell);
+}
+
+void ivc_region_set_watched(struct ivc_region *region, uint32_t slot, bool watched)
+{
+    ivc_atomic_u64 *word = watched_words(region, region->self.slot) + slot / 64;
+    uint64_t bit = (uint64_t)1 << slot % 64;
+    uint64_t value = ivc_load_relaxed(word);    /* we alone write it */
+
+    /* Relaxed: a hint; see the top of this file for what happens when it is seen late. */
+    ivc_store_relaxed(word, watched ? value | bit : value & ~bit);
+}
+
+const ivc_atomic_u64 *ivc_region_ready_summary(struct ivc_region *region)
+{
+    return inbox(region, region->self.slot);
+}
+
+static void take_word(ivc_atomic_u64 *word, uint32_t first_slot,
+                      void (*fn)(void *arg, uint32_t slot), void *arg)
+{
+    /* Acquire: pairs with the release in ivc_doorbell_ring(). */
+    uint64_t bits = atomic_exchange_explicit(word, 0, memory_order_acquire);
+
+    for (; bits; bits &= bits - 1)
+        fn(arg, first_slot + (uint32_t)__builtin_ctzll(bits));
+}
+
+void ivc_region_take_ready(struct ivc_region *region, void (*fn)(void *arg, uint32_t slot),
+                           void *arg)
+{
+    uint32_t own = region->self.slot;
+    /* Acquire: as above.  Bits beyond our words can only be scribble. */
+    uint64_t summary = atomic_exchange_explicit(inbox(region, own), 0, memory_order_acquire);
+    uint32_t words = region->geometry.map_words;
+
+    if (words < 64)
+        summary &= ((uint64_t)1 << words) - 1;
+    for (; summary; summary &= summary - 1) {
+        uint32_t word = (uint32_t)__builtin_ctzll(summary);
+
+        take_word(ready_words(region, own) + word, word * 64, fn, arg);
+    }
+}

@@ -1,0 +1,69 @@
+/* What the files of this folder share, and nobody else sees. */
+#ifndef IVC_REGION_INTERNAL_H
+#define IVC_REGION_INTERNAL_H
+
+#include "region/blocks.h"
+#include "region/mechanism.h"
+#include "region/region.h"
+#include "region/window.h"
+
+#include <pthread.h>
+
+/* What we last saw of another slot, to tell silence from life.  Times are our own clock's: clocks
+ * of two guests are never compared. */
+struct ivc_sight {
+    uint64_t state;
+    uint64_t heartbeat;
+    uint64_t since_ms;      /* both have been as they are since then */
+};
+
+struct ivc_region {
+    const struct ivc_mechanism *mechanism;
+    char name[256];
+    struct ivc_mapping mapping;
+    struct ivc_window_geometry geometry;
+
+    struct ivc_member self;
+    bool joined;
+    struct ivc_share links;         /* our link table: one line per slot */
+    ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
+
+    /* Taken by sharers and by the guard's reclaiming.  Never held while waiting. */
+    pthread_mutex_t lock;
+    struct ivc_blocks blocks;
+    struct ivc_sight *sights;       /* one per slot; under `lock` */
+
+    /* The guard: the helper thread. */
+    pthread_t guard;
+    bool guard_runs;
+    bool guard_stop;                /* under `lock` */
+    pthread_cond_t guard_wake;
+    ivc_atomic_u32 *watched;        /* generation per slot, 0: not watched */
+    ivc_atomic_u32 alarm;
+};
+
+/* The directory's slot in the window. */
+struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint32_t slot);
+
+/* member.c: who we are, and whether a process of our own kernel still exists. */
+void ivc_member_describe_self(struct ivc_layout_member *ret_member);
+bool ivc_member_same_kernel(const struct ivc_region *region, const struct ivc_layout_member *member);
+bool ivc_member_process_exists(const struct ivc_layout_member *member);
+
+/* reclaim.c: finds the dead, frees what they had.  Called under `lock`. */
+void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious);
+/* Whether some slot holds memory that will be free within the quarantine. */
+bool ivc_reclaim_pending(struct ivc_region *region);
+
+/* guard.c */
+int ivc_guard_start(struct ivc_region *region);
+void ivc_guard_stop(struct ivc_region *region);
+
+enum {
+    IVC_HEARTBEAT_MS = 100,
+    /* From the moment a member is marked until its blocks are used again: ten beats, in which every
+     * living peer's guard looks at the members it watches. */
+    IVC_QUARANTINE_MS = 1000,
+};
+
+#endif

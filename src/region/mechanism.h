@@ -1,0 +1,53 @@
+/*
+ * Mechanisms: the ways in which a window comes into this guest's address space.
+ *
+ * A mechanism finds candidates without configuration and maps one by its name.  It knows nothing of
+ * what lies in the window.
+ */
+#ifndef IVC_REGION_MECHANISM_H
+#define IVC_REGION_MECHANISM_H
+
+#include "region/region.h"
+
+struct ivc_mapping {
+    void *memory;
+    uint64_t size;
+    struct ivc_mapping_speed speed;
+};
+
+struct ivc_mechanism {
+    const char *name;
+
+    /* Calls `found` for each candidate with the name to map it by, and `refused` for what looked
+     * like one and cannot be used, with the reason. */
+    void (*find)(void (*found)(void *arg, const struct ivc_mechanism *mechanism, const char *name),
+                 void (*refused)(void *arg, const struct ivc_mechanism *mechanism,
+                                 const char *name, const char *reason),
+                 void *arg);
+
+    /* Maps the candidate read-write and measures it.  Negative errno, with a text. */
+    int (*map)(const char *name, struct ivc_mapping *ret_mapping);
+};
+
+extern const struct ivc_mechanism ivc_mechanism_file;
+extern const struct ivc_mechanism ivc_mechanism_ivshmem;
+extern const struct ivc_mechanism *const ivc_mechanisms[];     /* NULL at the end */
+
+/* Measures how loads from the mapping behave.  Reads only. */
+struct ivc_mapping_speed ivc_mapping_measure(const void *memory, uint64_t size);
+
+/* What was found, for ivc_region_open() and for ivc_info. */
+struct ivc_candidate {
+    const struct ivc_mechanism *mechanism;
+    char name[256];
+    char refused[320];  /* why it cannot be used; "" when it can */
+};
+/* Fills at most n candidates, returns how many there are. */
+unsigned ivc_region_candidates(struct ivc_candidate *ret_candidates, unsigned n);
+
+/* Maps what `name` says (a path, "pci:...", "uuid:..."; NULL: the environment, then what is
+ * found). */
+int ivc_region_attach(const char *name, const struct ivc_mechanism **ret_mechanism,
+                      char ret_name[256], struct ivc_mapping *ret_mapping);
+
+#endif

@@ -1,0 +1,82 @@
+/*
+ * Reclaiming: whoever notices a dead member marks it; after a quarantine its blocks and its slot are
+ * free again.  Every step is one compare-and-swap, so any number of members may do this at once and
+ * any of them may die in between.
+ *
+ * A process of our own kernel is dead when it no longer exists.  One of another kernel is dead when
+ * its heartbeat stood still for the region's lease, by our clock.
+ */
+#include "region/internal.h"
+
+#include "base/util.h"
+
+enum { SUSPICIOUS_MS = 500 };   /* a beat is due every 100 ms: look whether the process exists */
+
+static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *entry,
+                    enum ivc_phase phase, uint64_t silent_ms, bool suspicious)
+{
+    const struct ivc_layout_header *header = region->mapping.memory;
+    struct ivc_layout_member self;
+    bool same_kernel;
+
+    if (silent_ms >= ivc_load_relaxed(&header->lease_ms))
+        return true;
+    if (phase == IVC_PHASE_JOINING || (!suspicious && silent_ms < SUSPICIOUS_MS))
+        return false;
+    if (region->joined) {
+        same_kernel = ivc_member_same_kernel(region, entry);
+    } else {
+        ivc_member_describe_self(&self);
+        same_kernel = __builtin_memcmp(self.boot_id, entry->boot_id, sizeof self.boot_id) == 0
+                      && self.pid_namespace == entry->pid_namespace;
+    }
+    return same_kernel && !ivc_member_process_exists(entry);
+}
+
+/* Quarantine is over: blocks first, the slot last, so that a slot that is free owns nothing. */
+static void bury(struct ivc_region *region, struct ivc_layout_member *entry, uint32_t slot,
+                 uint64_t state)
+{
+    uint32_t generation = ivc_layout_generation(state);
+
+    ivc_blocks_give_all(&region->blocks, ivc_layout_owner(slot, generation));
+    /* Relaxed would do: the next owner's take_slot() needs nothing that we wrote. */
+    (void)ivc_cas(&entry->state, state, ivc_layout_state(generation, IVC_PHASE_FREE));
+}
+
+void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
+{
+    struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+    struct ivc_sight *sight = &region->sights[slot];
+    /* Acquire: pairs with the release in publish(); is_dead() reads the fields. */
+    uint64_t state = ivc_load_acquire(&entry->state);
+    uint64_t heartbeat = ivc_load_relaxed(&entry->heartbeat);
+    enum ivc_phase phase = ivc_layout_phase(state);
+    uint64_t now = ivc_now_ms();
+
+    if (phase == IVC_PHASE_FREE || (region->joined && slot == region->self.slot))
+        return;
+    if (state != sight->state || heartbeat != sight->heartbeat)
+        *sight = (struct ivc_sight){ state, heartbeat, now };
+    if (phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD) {
+        if (now - sight->since_ms >= IVC_QUARANTINE_MS)
+            bury(region, entry, slot, state);
+    } else if (is_dead(region, entry, phase, now - sight->since_ms, suspicious)) {
+        uint64_t dead = ivc_layout_state(ivc_layout_generation(state), IVC_PHASE_DEAD);
+
+        if (ivc_cas(&entry->state, state, dead))
+            *sight = (struct ivc_sight){ dead, heartbeat, now };
+    }
+}
+
+bool ivc_reclaim_pending(struct ivc_region *region)
+{
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
+        enum ivc_phase phase = ivc_layout_phase(
+            ivc_load_relaxed(&ivc_region_slot(region, slot)->state));
+
+        if (phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD)
+            return true;
+    }
+    return false;
+}

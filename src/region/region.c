@@ -1,0 +1,201 @@
+/* Region: the contract of region.h over a window. */
+#include "region/region.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "region/internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static char *window(const struct ivc_region *region)
+{
+    return region->mapping.memory;
+}
+
+static int lock_init(struct ivc_region *region)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&region->guard_wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return -pthread_mutex_init(&region->lock, NULL);
+}
+
+static int tables_init(struct ivc_region *region)
+{
+    uint32_t capacity = region->geometry.capacity;
+
+    region->sights = calloc(capacity, sizeof *region->sights);
+    region->watched = calloc(capacity, sizeof *region->watched);
+    if (!region->sights || !region->watched)
+        return ivc_error_set(-ENOMEM, "region %s: out of memory for its tables", region->name);
+    region->blocks.owners = (ivc_atomic_u32 *)(window(region) + region->geometry.owners);
+    region->blocks.n = region->geometry.n_blocks;
+    return lock_init(region);
+}
+
+int ivc_region_open(const char *name, struct ivc_region **ret_region)
+{
+    struct ivc_region *region = calloc(1, sizeof *region);
+    int r;
+
+    if (!region)
+        return ivc_error_set(-ENOMEM, "region: out of memory");
+    r = ivc_region_attach(name, &region->mechanism, region->name, &region->mapping);
+    if (r != 0)
+        goto err;
+    r = ivc_window_open(region->name, &region->mapping, &region->geometry);
+    if (r == 0)
+        r = tables_init(region);
+    if (r != 0)
+        goto err;
+    *ret_region = region;
+    return 0;
+
+err:
+    ivc_region_free(region);
+    return r;
+}
+
+void ivc_region_free(struct ivc_region *region)
+{
+    if (!region)
+        return;
+    ivc_region_leave(region, false);
+    if (region->mapping.memory)
+        munmap(region->mapping.memory, region->mapping.size);
+    free(region->sights);
+    free(region->watched);
+    free(region);
+}
+
+void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info)
+{
+    const struct ivc_layout_header *header = region->mapping.memory;
+    struct ivc_region_info info = {
+        .mechanism = region->mechanism->name,
+        .size = ivc_load_relaxed(&header->size),
+        .epoch = ivc_load_relaxed(&header->epoch),
+        .free_bytes = ivc_blocks_free_count(&region->blocks) * IVC_LAYOUT_PAGE,
+        .capacity = region->geometry.capacity,
+        .lease_ms = ivc_load_relaxed(&header->lease_ms),
+        .speed = region->mapping.speed,
+    };
+
+    memcpy(info.name, region->name, sizeof info.name);
+    ivc_window_uuid(&region->mapping, info.uuid);
+    for (unsigned i = 0; i < 4; i++) {
+        uint64_t word = ivc_load_relaxed(&header->tenant[i]);
+
+        memcpy(info.tenant + i * sizeof word, &word, sizeof word);
+    }
+    *ret_info = info;
+}
+
+const struct ivc_member *ivc_region_self(const struct ivc_region *region)
+{
+    return &region->self;
+}
+
+uint32_t ivc_region_capacity(const struct ivc_region *region)
+{
+    return region->geometry.capacity;
+}
+
+void ivc_region_watch(struct ivc_region *region, uint32_t slot, uint32_t generation)
+{
+    ivc_store_relaxed(&region->watched[slot], generation);
+}
+
+void ivc_region_unwatch(struct ivc_region *region, uint32_t slot)
+{
+    ivc_store_relaxed(&region->watched[slot], 0);
+}
+
+bool ivc_region_alarm(const struct ivc_region *region)
+{
+    return ivc_load_relaxed(&region->alarm) != 0;
+}
+
+void ivc_region_alarm_clear(struct ivc_region *region)
+{
+    ivc_store_relaxed(&region->alarm, 0);
+}
+
+/* In a window every member sees everything, so `slot` does not matter; a handle is an offset. */
+int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
+                     struct ivc_share *ret_share)
+{
+    uint64_t count = (size + IVC_LAYOUT_PAGE - 1) / IVC_LAYOUT_PAGE;
+    uint64_t first;
+    int r;
+
+    (void)slot;
+    pthread_mutex_lock(&region->lock);
+    r = ivc_blocks_take(&region->blocks,
+                        ivc_layout_owner(region->self.slot, region->self.generation), count, &first);
+    pthread_mutex_unlock(&region->lock);
+    if (r < 0)
+        return ivc_error_set(IVC_E_NOSPACE, "region %s: full, no %llu bytes left; use a larger region "
+                             "(256 KiB for each process and more for large messages)",
+                             region->name, (unsigned long long)size);
+    *ret_share = (struct ivc_share){
+        .handle = region->geometry.blocks + first * IVC_LAYOUT_PAGE,
+        .size = count * IVC_LAYOUT_PAGE,
+    };
+    ret_share->memory = window(region) + ret_share->handle;
+    memset(ret_share->memory, 0, ret_share->size);
+    return 0;
+}
+
+void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share)
+{
+    if (!share->memory)
+        return;
+    pthread_mutex_lock(&region->lock);
+    ivc_blocks_give(&region->blocks,
+                    ivc_layout_owner(region->self.slot, region->self.generation),
+                    (share->handle - region->geometry.blocks) / IVC_LAYOUT_PAGE,
+                    share->size / IVC_LAYOUT_PAGE);
+    pthread_mutex_unlock(&region->lock);
+}
+
+int ivc_region_map(struct ivc_region *region, uint32_t slot, uint64_t handle, uint64_t size,
+                   const void **ret_memory)
+{
+    uint64_t end = region->geometry.blocks + region->geometry.n_blocks * IVC_LAYOUT_PAGE;
+
+    if (handle < region->geometry.blocks || handle % IVC_LAYOUT_PAGE != 0 || handle >= end
+        || size > end - handle)
+        return ivc_error_set(-EBADMSG, "region %s: member %u shares memory that lies outside the "
+                             "region; its process is damaged or of another version",
+                             region->name, slot);
+    *ret_memory = window(region) + handle;
+    return 0;
+}
+
+/* Nothing to undo in a window: the whole of it stays mapped. */
+void ivc_region_unmap(struct ivc_region *region, uint32_t slot, const void *memory, uint64_t size)
+{
+    (void)region, (void)slot, (void)memory, (void)size;
+}
+
+struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t slot)
+{
+    return (struct ivc_layout_link *)region->links.memory + slot;
+}
+
+const struct ivc_layout_link *ivc_region_peer_link(struct ivc_region *region, uint32_t slot)
+{
+    uint64_t peer_links = ivc_region_slot(region, slot)->links;
+    const void *memory = NULL;
+
+    if (ivc_region_map(region, slot, peer_links,
+                       region->geometry.capacity * sizeof(struct ivc_layout_link), &memory) != 0)
+        return NULL;
+    return (const struct ivc_layout_link *)memory + region->self.slot;
+}

@@ -1,0 +1,134 @@
+/*
+ * Region: memory shared with processes of other guests, and who those are.
+ *
+ * The contract fits two families of mechanism.  A *window* is one piece of memory that every
+ * member maps: to share is to allocate from it, a handle is an offset.  *Grants* are pages shared
+ * with one peer each: to share is to grant, a handle is a list of references.  Callers see shares,
+ * handles, link lines and doorbells, never the difference.
+ *
+ * Threads: one helper thread per joined region beats the heart and watches the peers; it touches
+ * nothing that a caller holds.  All other calls are made under the caller's lock, except those
+ * said to be free of it.
+ */
+#ifndef IVC_REGION_REGION_H
+#define IVC_REGION_REGION_H
+
+#include "base/atomics.h"
+#include "region/layout.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ivc_region;
+
+#define IVC_SLOT_ANY UINT32_MAX     /* share with every member */
+
+/* How a mapping behaves, from a measurement at opening. */
+struct ivc_mapping_speed {
+    double read_ns;         /* one load of a line that was just loaded */
+    bool cached;            /* write-back, as far as that load tells */
+};
+
+/* Loads slower than this are not served by a cache: a hit costs 1 to 5 ns, memory 100 ns and more,
+ * and what is measured are lines loaded a moment before. */
+#define IVC_MAPPING_SLOW_NS 40.0
+
+struct ivc_region_info {
+    const char *mechanism;  /* "file", "ivshmem", ... */
+    char name[256];         /* path or PCI address */
+    char uuid[37];
+    uint64_t size;
+    uint64_t epoch;
+    uint64_t free_bytes;    /* at the time of asking */
+    uint32_t capacity;      /* most members */
+    uint32_t lease_ms;
+    char tenant[33];
+    struct ivc_mapping_speed speed;
+};
+
+struct ivc_member {
+    uint32_t slot;
+    uint32_t generation;
+    uint64_t magic_id;
+    uint32_t client_id;
+    uint32_t pid;
+    char host[65];
+    uint8_t boot_id[16];
+    bool same_kernel;       /* as ours: boot id and pid namespace agree */
+};
+
+/* Finds a region (`name` as IVC_REGION; NULL: the environment, then what there is), maps it and
+ * formats it when it was never used.  Answers as ivc_endpoint_open(). */
+int ivc_region_open(const char *name, struct ivc_region **ret_region);
+void ivc_region_free(struct ivc_region *region);
+
+/* Takes a slot in the directory and starts the helper thread.  -ENOSPC: the directory is full. */
+int ivc_region_join(struct ivc_region *region, uint64_t magic_id, uint32_t client_id);
+/* Leaves; called by ivc_region_free() when need be.  `quiet`: no peer has ever mapped our memory,
+ * so it can be used again at once. */
+void ivc_region_leave(struct ivc_region *region, bool quiet);
+
+void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info);
+const struct ivc_member *ivc_region_self(const struct ivc_region *region);
+uint32_t ivc_region_capacity(const struct ivc_region *region);
+
+/* Writes the member in `slot`; 0, or IVC_E_GONE when no living member is there. */
+int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc_member *ret_member);
+
+/* 0 while the member lives, IVC_E_GONE otherwise; then `ret_left` tells whether it left in order. */
+int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
+                            bool *ret_left);
+
+/* Asks the helper thread to watch this member closely, or no longer.  ivc_region_alarm() turns
+ * true (free of the lock, one relaxed load) after a watched member has died or left, and is
+ * cleared by ivc_region_alarm_clear(). */
+void ivc_region_watch(struct ivc_region *region, uint32_t slot, uint32_t generation);
+void ivc_region_unwatch(struct ivc_region *region, uint32_t slot);
+bool ivc_region_alarm(const struct ivc_region *region);
+void ivc_region_alarm_clear(struct ivc_region *region);
+
+/* Memory of ours that `slot` (or any member) may read.  Zeroed.  Returns IVC_E_NOSPACE, with a
+ * text, when the region has none. */
+struct ivc_share {
+    void *memory;
+    uint64_t handle;
+    uint64_t size;
+};
+int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
+                     struct ivc_share *ret_share);
+void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share);
+/* Memory of the member `slot` that it shared under `handle`.  -EBADMSG when that cannot be. */
+int ivc_region_map(struct ivc_region *region, uint32_t slot, uint64_t handle, uint64_t size,
+                   const void **ret_memory);
+void ivc_region_unmap(struct ivc_region *region, uint32_t slot, const void *memory, uint64_t size);
+
+/* The line on which we tell `slot` what it must know, and its line for us (NULL: none yet). */
+struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t slot);
+const struct ivc_layout_link *ivc_region_peer_link(struct ivc_region *region, uint32_t slot);
+
+/*
+ * Doorbells.  A receiver looks at few rings by itself (those it *watches*) and learns of the others
+ * by a bit that the sender sets.  A sender looks at `watched` after each packet: a read of a line
+ * that hardly ever changes.
+ */
+struct ivc_doorbell {
+    const ivc_atomic_u64 *watched;  /* the peer looks at our ring by itself when bit is set */
+    uint64_t bit;
+    ivc_atomic_u64 *ready;          /* where to set `bit` otherwise */
+    ivc_atomic_u64 *summary;        /* and where to say that there is something in `ready` */
+    uint64_t summary_bit;
+};
+int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doorbell *ret_bell);
+void ivc_doorbell_ring(const struct ivc_doorbell *bell);
+
+/* Our own side: say whether we look at the ring of `slot` by ourselves. */
+void ivc_region_set_watched(struct ivc_region *region, uint32_t slot, bool watched);
+/* Non-zero when somebody rang; the word never moves. */
+const ivc_atomic_u64 *ivc_region_ready_summary(struct ivc_region *region);
+/* Rings for `slot` at our own door: it may have rung when we did not know it. */
+void ivc_region_ring_self(struct ivc_region *region, uint32_t slot);
+/* Calls `fn` for each slot that rang since the last call. */
+void ivc_region_take_ready(struct ivc_region *region, void (*fn)(void *arg, uint32_t slot), void *arg);
+
+#endif
