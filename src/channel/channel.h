@@ -1,0 +1,164 @@
+/*
+ * Channel: packets from one process to one other through memory.
+ *
+ * A sender (ivc_tx) owns a ring in memory that it shares with the receiver; a receiver (ivc_rx)
+ * maps it.  Each side writes only memory of its own: the sender its ring, the receiver its link
+ * line.  So neither can hurt the other by dying, and what a peer wrote is checked when it is read.
+ *
+ * Invariants.  Sender: head <= tail <= head + n_slots.  A slot, and the arena bytes or the chunk
+ * that it refers to, are written again only after the receiver's head has passed it.
+ *
+ * Threads: the calls on one ivc_tx (and on the pool behind it) are made under one lock, the calls
+ * on one ivc_rx under another; the two never need each other.
+ */
+#ifndef IVC_CHANNEL_CHANNEL_H
+#define IVC_CHANNEL_CHANNEL_H
+
+#include "base/error.h"
+#include "channel/layout.h"
+#include "region/region.h"
+
+#include <string.h>
+#include <sys/uio.h>
+
+struct ivc_pool;
+
+struct ivc_tx {
+    /* What every send touches. */
+    char *slots;
+    uint64_t tail;              /* slots written */
+    uint64_t head;              /* slots known to be read */
+    uint32_t mask;              /* n_slots - 1 */
+    uint32_t shift;             /* log2(slot size) */
+    uint32_t lap_shift;         /* log2(n_slots) */
+    uint32_t inline_max;
+    struct ivc_doorbell bell;
+    struct ivc_tx_slot *records;    /* what each slot holds, for when it is read */
+
+    char *arena;
+    uint32_t arena_size;
+    uint64_t arena_tail, arena_head;    /* positions that only grow */
+
+    struct ivc_region *region;
+    struct ivc_pool *pool;
+    uint32_t slot;              /* the receiver's */
+    uint32_t generation;        /* the receiver's */
+    uint32_t chunks_out;        /* chunks that the receiver has not read yet */
+    uint32_t announced;         /* bit per share of the pool: the receiver knows it */
+    struct ivc_share share;     /* the ring's memory */
+};
+
+struct ivc_tx_slot {
+    uint32_t arena_end;         /* low bits of arena_tail after this slot */
+    uint32_t chunk;             /* IVC_CHUNK_NONE or a chunk to give back */
+};
+
+struct ivc_rx_share {
+    const char *memory;
+    uint64_t size;
+};
+
+struct ivc_rx {
+    const char *slots;
+    uint64_t head;              /* slots read */
+    uint64_t published;         /* what the sender knows of that */
+    uint32_t mask, shift, lap_shift;
+    uint32_t publish_every;
+    ivc_atomic_u64 *own_head;   /* in our link line */
+
+    struct ivc_region *region;
+    uint32_t slot;              /* the sender's */
+    const void *memory;
+    uint64_t size;
+    struct ivc_rx_share shares[IVC_SHARES_MAX];
+};
+
+/* A packet as it lies in the ring.  `head` is a private copy. */
+enum { IVC_RX_HEAD_MAX = IVC_SLOT_SIZE_MAX };
+struct ivc_rx_packet {
+    uint8_t tag;
+    uint32_t head_len, body_len;
+    const void *body;
+    _Alignas(16) char head[IVC_RX_HEAD_MAX];
+};
+
+/* Whether a ring of that size can be made of slots of that size: -EINVAL with a text, or the most
+ * bytes that ivc_tx_send() would take. */
+int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eager_max);
+
+/* Makes a ring towards the member and tells it.  IVC_E_NOSPACE as ivc_region_share(). */
+int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
+                uint32_t generation, uint32_t ring_size, uint32_t slot_size, struct ivc_tx *ret_tx);
+void ivc_tx_close(struct ivc_tx *tx);
+
+/* Most bytes that ivc_tx_send() takes. */
+uint32_t ivc_tx_eager_max(const struct ivc_tx *tx);
+
+/* Sends `len` bytes gathered from `iov`.  IVC_E_FULL when there is no room. */
+int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov, size_t len);
+
+/* Sends `len` bytes of a chunk of the pool, which is given back when they have been read. */
+int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len);
+
+/* Looks how far the receiver has read and frees what it has passed.  -EBADMSG when it tells
+ * something that cannot be. */
+int ivc_tx_refresh(struct ivc_tx *tx);
+
+/* Everything sent has been read (as of the last refresh). */
+static inline bool ivc_tx_idle(const struct ivc_tx *tx)
+{
+    return tx->head == tx->tail;
+}
+
+/* Maps the ring that the member has made for us.  IVC_E_GONE when it has not (yet); -EBADMSG when
+ * what it says about it cannot be. */
+int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx);
+void ivc_rx_close(struct ivc_rx *rx);
+
+/* Copies the next packet's description: 1, 0 when there is none, -EBADMSG when the sender wrote
+ * nonsense.  After the packet was handled, ivc_rx_advance(). */
+static inline int ivc_rx_peek(struct ivc_rx *rx, struct ivc_rx_packet *ret_packet);
+static inline void ivc_rx_advance(struct ivc_rx *rx);
+
+/* Tells the sender how far we are; called when a ring is found empty. */
+static inline void ivc_rx_publish(struct ivc_rx *rx)
+{
+    rx->published = rx->head;
+    /* Release: pairs with the acquire in ivc_tx_refresh(); our reads of the slots, the arena and
+     * the chunks up to here are over before the sender writes them again. */
+    ivc_store_release(rx->own_head, rx->head);
+}
+
+/* Everything but the common case: a packet with a body, a share, nonsense. */
+int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot,
+                      struct ivc_rx_packet *ret_packet);
+
+static inline int ivc_rx_peek(struct ivc_rx *rx, struct ivc_rx_packet *ret_packet)
+{
+    const char *slot = rx->slots + ((rx->head & rx->mask) << rx->shift);
+    /* Acquire: pairs with the release of the word in tx_publish(); the slot's bytes, and those it
+     * refers to, are visible. */
+    uint64_t word = ivc_load_acquire((const ivc_atomic_u64 *)slot);
+    uint32_t len = word >> 32 & 0xffff;
+
+    if ((uint32_t)word != (uint32_t)(rx->head >> rx->lap_shift) + 1)
+        return 0;
+    if (word >> 56 != IVC_SLOT_INLINE || len > IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT)
+        return ivc_rx_peek_other(rx, word, slot, ret_packet);
+    ret_packet->tag = (uint8_t)(word >> 48);
+    ret_packet->head_len = len;
+    ret_packet->body_len = 0;
+    ret_packet->body = NULL;
+    /* The whole line: a fixed length is a few moves. */
+    memcpy(ret_packet->head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT);
+    return 1;
+}
+
+static inline void ivc_rx_advance(struct ivc_rx *rx)
+{
+    rx->head++;
+    if (rx->head - rx->published >= rx->publish_every)
+        ivc_rx_publish(rx);
+}
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * Layout of a ring: the memory that one member shares with one other to send to it.
+ *
+ *   0         +------------------------------------------------------------+
+ *             | header (one line): slot size, number of slots, arena size   |
+ *   64        +------------------------------------------------------------+
+ *             | slots: n x slot size                                        |
+ *             +------------------------------------------------------------+
+ *             | arena: bytes of packets that do not fit a slot              |
+ *             +------------------------------------------------------------+
+ *
+ * A slot is one unit of transfer.  Its first word carries stamp, length, tag and kind; it is
+ * written last and read first, so a small packet costs one cache line from core to core:
+ *
+ *   bits   63..56   55..48   47..32     31..0
+ *         +--------+--------+----------+---------------+
+ *         | kind   | tag    | length   | stamp (lap+1) |      length: bytes in this slot
+ *         +--------+--------+----------+---------------+
+ *   INLINE  8: the bytes
+ *   REF     8: share (u32) | body length (u32) | 16: offset in the share (u64) | 24: the head
+ *   SHARE   8: share (u32) | 0 (u32) | 16: handle (u64) | 24: size (u64)
+ *
+ * All of it is written by the sender only.  The receiver tells how far it has read in its link line
+ * (region/layout.h), which it alone writes.
+ */
+#ifndef IVC_CHANNEL_LAYOUT_H
+#define IVC_CHANNEL_LAYOUT_H
+
+#include "base/atomics.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define IVC_RING_MAGIC 0x52435649u      /* "IVCR" */
+
+struct ivc_ring_header {
+    uint32_t magic;
+    uint32_t slot_size;     /* a power of two, 64 .. 4096 */
+    uint32_t n_slots;       /* a power of two */
+    uint32_t arena_size;    /* a multiple of 64 */
+    uint32_t generation;    /* of the receiver that the ring was made for */
+    uint8_t pad[44];
+};
+_Static_assert(sizeof(struct ivc_ring_header) == 64, "one cache line");
+
+enum ivc_slot_kind {
+    IVC_SLOT_INLINE = 1,
+    IVC_SLOT_REF,
+    IVC_SLOT_SHARE,         /* no packet: a share that later packets refer to */
+};
+
+enum {
+    IVC_SLOT_SIZE_MIN = 64,
+    IVC_SLOT_SIZE_MAX = 4096,
+    IVC_SLOT_INLINE_AT = 8,
+    IVC_SLOT_REF_AT = 8,
+    IVC_SLOT_HEAD_AT = 24,
+    IVC_SHARE_ARENA = 0,    /* share 0 is the ring's own arena */
+    IVC_SHARES_MAX = 32,
+};
+
+/* What lies behind a slot's first word when its kind is not INLINE. */
+struct ivc_slot_ref {
+    uint32_t share;
+    uint32_t len;
+    uint64_t offset;        /* SHARE: the handle */
+};
+_Static_assert(sizeof(struct ivc_slot_ref) == IVC_SLOT_HEAD_AT - IVC_SLOT_REF_AT, "as drawn");
+
+static inline uint64_t ivc_slot_word(uint32_t stamp, uint32_t len, uint8_t tag,
+                                     enum ivc_slot_kind kind)
+{
+    return (uint64_t)kind << 56 | (uint64_t)tag << 48 | (uint64_t)len << 32 | stamp;
+}
+
+#endif

@@ -1,0 +1,91 @@
+/* Pool: see pool.h. */
+#include "channel/pool.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { FIRST_SHARE_CHUNKS = 4 };
+
+int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t chunk_size,
+                  uint64_t limit)
+{
+    *pool = (struct ivc_pool){ .region = region, .chunk_size = chunk_size };
+    pool->chunks_max = (uint32_t)IVC_MAX(limit / chunk_size, FIRST_SHARE_CHUNKS);
+    pool->queue_size = pool->chunks_max;
+    pool->share_of = calloc(pool->chunks_max, sizeof *pool->share_of);
+    pool->queue = calloc(pool->queue_size, sizeof *pool->queue);
+    if (!pool->share_of || !pool->queue) {
+        ivc_pool_forget(pool);
+        return ivc_error_set(-ENOMEM, "pool: out of memory");
+    }
+    return 0;
+}
+
+void ivc_pool_forget(struct ivc_pool *pool)
+{
+    free(pool->share_of);
+    free(pool->queue);
+    *pool = (struct ivc_pool){ 0 };
+}
+
+/* Twice as much as there is, or as much as the region gives: half of that, and so on. */
+int ivc_pool_grow(struct ivc_pool *pool)
+{
+    uint32_t wanted = IVC_MAX(pool->n_chunks, FIRST_SHARE_CHUNKS);
+    struct ivc_share *share = &pool->shares[pool->n_shares];
+    int r = IVC_E_FULL;
+
+    wanted = IVC_MIN(wanted, pool->chunks_max - pool->n_chunks);
+    if (wanted == 0 || pool->n_shares == IVC_SHARES_MAX - 1)
+        return IVC_E_FULL;
+    for (; wanted > 0; wanted /= 2) {
+        r = ivc_region_share(pool->region, IVC_SLOT_ANY, (uint64_t)wanted * pool->chunk_size, share);
+        if (r == 0)
+            break;
+    }
+    if (r != 0) {
+        pool->chunks_max = IVC_MAX(pool->n_chunks, 1);  /* ask no more at every send */
+        return pool->n_chunks ? IVC_E_FULL : r;
+    }
+    pool->first_chunk[pool->n_shares] = pool->n_chunks;
+    for (uint32_t i = 0; i < wanted; i++) {
+        pool->share_of[pool->n_chunks] = (uint8_t)pool->n_shares;
+        ivc_pool_put(pool, pool->n_chunks++);
+    }
+    pool->n_shares++;
+    return 0;
+}
+
+int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
+{
+    int r = pool->n_free ? 0 : ivc_pool_grow(pool);
+
+    if (r != 0)
+        return r;
+    *ret_chunk = pool->queue[pool->queue_first];
+    pool->queue_first = pool->queue_first + 1 == pool->queue_size ? 0 : pool->queue_first + 1;
+    pool->n_free--;
+    return 0;
+}
+
+void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
+{
+    uint32_t at = pool->queue_first + pool->n_free;
+
+    pool->queue[at >= pool->queue_size ? at - pool->queue_size : at] = chunk;
+    pool->n_free++;
+}
+
+void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret_share,
+                      uint64_t *ret_offset)
+{
+    uint32_t share = pool->share_of[chunk];
+    uint64_t offset = (uint64_t)(chunk - pool->first_chunk[share]) * pool->chunk_size;
+
+    *ret_share = share + 1;
+    *ret_offset = offset;
+    return (char *)pool->shares[share].memory + offset;
+}

@@ -1,0 +1,51 @@
+/*
+ * Pool: buffers of ours that receivers read in place.
+ *
+ * One pool serves all peers of an endpoint, so that its memory depends on the traffic and not on
+ * the number of peers.  It starts empty and grows, share by share, while all its chunks are under
+ * way, up to a limit.  Free chunks are used in the order in which they became free: large messages
+ * then cycle through the whole pool, and a chunk that comes round again has left the cache that it
+ * was read from, or at least is not being written back from it (see docs/performance.md).
+ */
+#ifndef IVC_CHANNEL_POOL_H
+#define IVC_CHANNEL_POOL_H
+
+#include "channel/layout.h"
+#include "region/region.h"
+
+enum {
+    IVC_CHUNK_NONE = UINT32_MAX,
+    IVC_CHUNK_SIZE_DEFAULT = 32 * 1024,
+};
+
+struct ivc_pool {
+    struct ivc_region *region;
+    uint32_t chunk_size;
+    uint32_t chunks_max;        /* the limit */
+    uint32_t n_chunks;          /* made so far */
+    uint32_t n_shares;          /* share i + 1 of every ring */
+    struct ivc_share shares[IVC_SHARES_MAX];
+    uint32_t first_chunk[IVC_SHARES_MAX];   /* of each share */
+    uint8_t *share_of;          /* per chunk */
+    uint32_t *queue;            /* free chunks, oldest first */
+    uint32_t queue_size, queue_first, n_free;
+};
+
+/* `limit`: bytes that the pool may take of the region. */
+int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t chunk_size,
+                  uint64_t limit);
+/* Frees the pool's tables.  Its memory in the region stays with its owner: peers may still read it. */
+void ivc_pool_forget(struct ivc_pool *pool);
+
+/* Makes more chunks; answers as ivc_pool_get(). */
+int ivc_pool_grow(struct ivc_pool *pool);
+
+/* A chunk, or IVC_E_FULL when all are under way and the pool may not grow, or IVC_E_NOSPACE when
+ * there is none and the region has no memory for one. */
+int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
+void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
+
+void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret_share,
+                      uint64_t *ret_offset);
+
+#endif

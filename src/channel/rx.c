@@ -1,0 +1,139 @@
+/*
+ * The receiving side of a channel: see channel.h.  Everything read here was written by someone
+ * else: each value is read once, checked, and then the copy is used.
+ */
+#include "base/util.h"
+#include "channel/channel.h"
+
+#include <errno.h>
+
+static int bad_ring(uint32_t slot, const char *what)
+{
+    return ivc_error_set(-EBADMSG, "member %u sends nonsense (%s); its process is damaged or of "
+                         "another version", slot, what);
+}
+
+static int check_header(const struct ivc_ring_header *header, uint64_t size)
+{
+    return header->magic == IVC_RING_MAGIC
+           && ivc_is_power_of_two(header->slot_size) && ivc_is_power_of_two(header->n_slots)
+           && header->slot_size >= IVC_SLOT_SIZE_MIN && header->slot_size <= IVC_SLOT_SIZE_MAX
+           && header->n_slots <= size / header->slot_size
+           && header->arena_size <= size
+           && sizeof *header + (uint64_t)header->n_slots * header->slot_size + header->arena_size
+              <= size;
+}
+
+int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
+{
+    const struct ivc_layout_link *link = ivc_region_peer_link(region, slot);
+    struct ivc_rx rx = { .region = region, .slot = slot };
+    struct ivc_ring_header header;
+    uint64_t handle;
+    int r;
+
+    /* Acquire: pairs with the release in ivc_link_open(): the line is meant for us. */
+    if (!link || ivc_load_acquire(&link->generation) != ivc_region_self(region)->generation)
+        return IVC_E_GONE;
+    /* Acquire: pairs with the release of ring in announce_ring(); the ring is ready. */
+    handle = ivc_load_acquire(&link->ring);
+    if (handle == 0)
+        return IVC_E_GONE;
+    rx.size = link->ring_size;
+    r = ivc_region_map(region, slot, handle, rx.size, &rx.memory);
+    if (r < 0)
+        return r;
+    if (rx.size < sizeof header)
+        return bad_ring(slot, "a ring without a header");
+    memcpy(&header, rx.memory, sizeof header);
+    if (!check_header(&header, rx.size))
+        return bad_ring(slot, "a ring of impossible shape");
+    rx.slots = (const char *)rx.memory + sizeof header;
+    rx.mask = header.n_slots - 1;
+    rx.shift = (uint32_t)__builtin_ctz(header.slot_size);
+    rx.lap_shift = (uint32_t)__builtin_ctz(header.n_slots);
+    rx.publish_every = IVC_MAX(header.n_slots / 4, 1);
+    rx.own_head = &ivc_region_own_link(region, slot)->head;
+    rx.shares[IVC_SHARE_ARENA] = (struct ivc_rx_share){
+        rx.slots + (uint64_t)header.n_slots * header.slot_size, header.arena_size,
+    };
+    *ret_rx = rx;
+    return 0;
+}
+
+void ivc_rx_close(struct ivc_rx *rx)
+{
+    if (!rx->memory)
+        return;
+    for (uint32_t i = 1; i < IVC_SHARES_MAX; i++)
+        if (rx->shares[i].memory)
+            ivc_region_unmap(rx->region, rx->slot, rx->shares[i].memory, rx->shares[i].size);
+    ivc_region_unmap(rx->region, rx->slot, rx->memory, rx->size);
+    *rx = (struct ivc_rx){ 0 };
+}
+
+static int add_share(struct ivc_rx *rx, const struct ivc_slot_ref *ref, uint64_t size)
+{
+    const void *memory;
+    int r;
+
+    if (ref->share == IVC_SHARE_ARENA || ref->share >= IVC_SHARES_MAX
+        || rx->shares[ref->share].memory)
+        return bad_ring(rx->slot, "a share of impossible number");
+    r = ivc_region_map(rx->region, rx->slot, ref->offset, size, &memory);
+    if (r < 0)
+        return r;
+    rx->shares[ref->share] = (struct ivc_rx_share){ memory, size };
+    return 0;
+}
+
+static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
+                    struct ivc_rx_packet *ret_packet)
+{
+    const struct ivc_rx_share *share;
+
+    if (ref->share >= IVC_SHARES_MAX)
+        return bad_ring(rx->slot, "a share of impossible number");
+    share = &rx->shares[ref->share];
+    if (!share->memory || ref->offset > share->size || ref->len > share->size - ref->offset)
+        return bad_ring(rx->slot, "bytes outside what it shares");
+    ret_packet->body = share->memory + ref->offset;
+    ret_packet->body_len = ref->len;
+    return 1;
+}
+
+int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot,
+                      struct ivc_rx_packet *ret_packet)
+{
+    uint32_t slot_size = 1u << rx->shift;
+    uint32_t len = word >> 32 & 0xffff;
+    uint32_t kind = (uint32_t)(word >> 56);
+    uint32_t at = kind == IVC_SLOT_INLINE ? IVC_SLOT_INLINE_AT : IVC_SLOT_HEAD_AT;
+    struct ivc_slot_ref ref;
+    uint64_t size;
+    int r;
+
+    if (len > slot_size - at)
+        return bad_ring(rx->slot, "a slot longer than a slot");
+    ret_packet->tag = (uint8_t)(word >> 48);
+    ret_packet->head_len = len;
+    ret_packet->body_len = 0;
+    ret_packet->body = NULL;
+    memcpy(ret_packet->head, slot + at, len);
+    memcpy(&ref, slot + IVC_SLOT_REF_AT, sizeof ref);
+    switch (kind) {
+    case IVC_SLOT_INLINE:
+        return 1;
+    case IVC_SLOT_REF:
+        return read_ref(rx, &ref, ret_packet);
+    case IVC_SLOT_SHARE:
+        memcpy(&size, ret_packet->head, sizeof size);
+        r = len == sizeof size ? add_share(rx, &ref, size) : bad_ring(rx->slot, "half a share");
+        if (r < 0)
+            return r;
+        ivc_rx_advance(rx);
+        return ivc_rx_peek(rx, ret_packet);
+    default:
+        return bad_ring(rx->slot, "a slot of unknown kind");
+    }
+}
