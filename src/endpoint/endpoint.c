@@ -1,0 +1,240 @@
+/* Endpoint: opening and closing; see endpoint.h. */
+#include "endpoint/endpoint.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "endpoint/internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+enum {
+    RING_SIZE_DEFAULT = 24 * 1024,      /* 128 slots of 64 bytes, 16 KiB of arena */
+    RING_SIZE_MIN = 2048,
+    RING_SIZE_MAX = 1 << 28,
+    CHUNK_SIZE_MIN = 4096,
+    CHUNK_SIZE_MAX = 1 << 24,
+    LINGER_MS_DEFAULT = 1000,
+};
+
+/*
+ * How much of the region the pool may take.  Large messages go fastest when the chunks that are
+ * under way are more than the sender's second-level cache holds, so that the receiver reads them
+ * from the shared third level instead of fetching each line dirty from the other core; four times
+ * that cache does it.  At least 1 MiB; never more than an eighth of the region.
+ */
+static uint64_t pool_limit(uint64_t region_size)
+{
+    long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    uint64_t limit = level2 > 0 ? 4 * (uint64_t)level2 : 2 << 20;
+
+    limit = IVC_MIN(IVC_MAX(limit, 1 << 20), 8 << 20);
+    return IVC_MIN(limit, region_size / 8);
+}
+
+static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options,
+                         uint64_t *ret_chunk_size)
+{
+    uint64_t ring_size = RING_SIZE_DEFAULT, segment_size = IVC_SLOT_SIZE_MIN;
+    int r = 0;
+
+    *ret_chunk_size = IVC_CHUNK_SIZE_DEFAULT;
+    if (options->ring_size)
+        ring_size = options->ring_size;
+    else
+        r = ivc_env_size("IVC_RING_SIZE", RING_SIZE_MIN, RING_SIZE_MAX, &ring_size);
+    if (r == 0 && options->segment_size)
+        segment_size = options->segment_size;
+    else if (r == 0)
+        r = ivc_env_size("IVC_SEGMENT_SIZE", IVC_SLOT_SIZE_MIN, IVC_SLOT_SIZE_MAX, &segment_size);
+    if (r == 0)
+        r = ivc_env_size("IVC_CHUNK_SIZE", CHUNK_SIZE_MIN, CHUNK_SIZE_MAX, ret_chunk_size);
+    if (r < 0)
+        return r;
+    if (ring_size < RING_SIZE_MIN || ring_size > RING_SIZE_MAX)
+        return ivc_error_set(-EINVAL, "ring size %" PRIu64 ": must be from %d to %d bytes", ring_size,
+                             RING_SIZE_MIN, RING_SIZE_MAX);
+    if (!ivc_is_power_of_two(segment_size) || segment_size < IVC_SLOT_SIZE_MIN
+        || segment_size > IVC_SLOT_SIZE_MAX)
+        return ivc_error_set(-EINVAL, "segment size %" PRIu64 ": must be a power of two from %d to %d",
+                             segment_size, IVC_SLOT_SIZE_MIN, IVC_SLOT_SIZE_MAX);
+    *ret_chunk_size = ivc_align_up(*ret_chunk_size, IVC_LAYOUT_PAGE);
+    endpoint->ring_size = (uint32_t)ring_size;
+    endpoint->segment_size = (uint32_t)segment_size;
+    return ivc_tx_shape_check(endpoint->ring_size, endpoint->segment_size, &endpoint->eager_max);
+}
+
+static void describe(struct ivc_endpoint *endpoint, const struct ivc_region_info *info)
+{
+    snprintf(endpoint->description, sizeof endpoint->description, "%s %s, %" PRIu64 " MiB, uuid %s",
+             info->mechanism, info->name, info->size >> 20, info->uuid);
+    if (info->speed.cached)
+        return;
+    snprintf(endpoint->warning, sizeof endpoint->warning,
+             "region %s: this guest maps it uncached (%.0f ns per load, memory is below %.0f), so "
+             "messages will be slow; on AMD hosts attach the file as an NVDIMM or DAX device and "
+             "set IVC_REGION to it, or use a driver that maps it write-back",
+             info->name, info->speed.read_ns, IVC_MAPPING_SLOW_NS);
+}
+
+static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
+{
+    struct ivc_region_info *info = &endpoint->info;
+    uint64_t chunk_size;
+    int r = read_tunables(endpoint, options, &chunk_size);
+
+    if (r < 0)
+        return r;
+    r = ivc_region_open(options->region, &endpoint->region);
+    if (r == 0)
+        r = ivc_region_join(endpoint->region, options->magic_id, options->client_id);
+    if (r != 0)
+        return r;
+    ivc_region_info(endpoint->region, info);
+    describe(endpoint, info);
+    endpoint->ready_summary = ivc_region_ready_summary(endpoint->region);
+    endpoint->peers = calloc(info->capacity, sizeof *endpoint->peers);
+    endpoint->receivers = calloc(info->capacity, sizeof *endpoint->receivers);
+    endpoint->senders = calloc(info->capacity, sizeof *endpoint->senders);
+    if (!endpoint->peers || !endpoint->receivers || !endpoint->senders)
+        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
+    r = ivc_pool_init(&endpoint->pool, endpoint->region, (uint32_t)chunk_size,
+                      pool_limit(info->size));
+    /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */
+    return r == 0 ? ivc_pool_grow(&endpoint->pool) : r;
+}
+
+int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_endpoint **ret_endpoint)
+{
+    struct ivc_endpoint *endpoint = calloc(1, sizeof *endpoint);
+    int r;
+
+    if (!endpoint)
+        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
+    endpoint->threads = options->threads;
+    endpoint->on_packet = options->on_packet;
+    endpoint->on_gone = options->on_gone;
+    endpoint->on_arrival = options->on_arrival;
+    endpoint->arg = options->arg;
+    atomic_flag_clear(&endpoint->polling);
+    pthread_mutex_init(&endpoint->send_lock, NULL);
+    r = init(endpoint, options);
+    if (r != 0) {
+        ivc_endpoint_free(endpoint);
+        return r == IVC_E_NOSPACE ? -ENOSPC : r;
+    }
+    *ret_endpoint = endpoint;
+    return 0;
+}
+
+static bool everything_read(struct ivc_endpoint *endpoint)
+{
+    for (uint32_t i = 0; i < endpoint->n_senders; i++) {
+        struct ivc_peer *peer = endpoint->senders[i];
+        bool left;
+
+        if (ivc_region_member_check(endpoint->region, peer->member.slot, peer->member.generation,
+                                    &left) != 0)
+            continue;
+        if (ivc_tx_refresh(&peer->tx) == 0 && !ivc_tx_idle(&peer->tx))
+            return false;
+    }
+    return true;
+}
+
+static void discard_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
+{
+    (void)arg, (void)peer, (void)packet;
+}
+
+/* Waits for the peers to take what we have sent.  What they send meanwhile is taken and dropped, so
+ * that two who leave at once do not wait for each other. */
+static void linger(struct ivc_endpoint *endpoint)
+{
+    uint64_t linger_ms = LINGER_MS_DEFAULT;
+    uint64_t deadline;
+
+    (void)ivc_env_size("IVC_LINGER_MS", 0, 3600000, &linger_ms);
+    deadline = ivc_now_ms() + linger_ms;
+    endpoint->on_packet = discard_packet;
+    endpoint->on_gone = NULL;
+    endpoint->on_arrival = NULL;
+    while (!everything_read(endpoint) && ivc_now_ms() < deadline) {
+        ivc_endpoint_progress(endpoint);
+        sched_yield();
+    }
+}
+
+static void free_peer(struct ivc_peer *peer)
+{
+    /* Memory in the region is given back with all our blocks, after the quarantine. */
+    if (peer)
+        free(peer->tx.records);
+    free(peer);
+}
+
+static uint32_t free_peers(struct ivc_endpoint *endpoint)
+{
+    uint32_t n = endpoint->gone != NULL;
+    struct ivc_peer *next;
+
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->region); slot++) {
+        struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+        n += peer != NULL;
+        free_peer(peer);
+    }
+    for (struct ivc_peer *peer = endpoint->gone; peer; peer = next) {
+        next = peer->next_gone;
+        free_peer(peer);
+    }
+    return n;
+}
+
+void ivc_endpoint_free(struct ivc_endpoint *endpoint)
+{
+    uint32_t n_peers = 0;
+
+    if (!endpoint)
+        return;
+    if (endpoint->peers && endpoint->receivers && endpoint->senders) {
+        linger(endpoint);
+        n_peers = free_peers(endpoint);
+    }
+    if (endpoint->region) {
+        if (endpoint->pool.region)
+            ivc_pool_forget(&endpoint->pool);
+        ivc_region_leave(endpoint->region, n_peers == 0);
+        ivc_region_free(endpoint->region);
+    }
+    free(endpoint->peers);
+    free(endpoint->receivers);
+    free(endpoint->senders);
+    pthread_mutex_destroy(&endpoint->send_lock);
+    free(endpoint);
+}
+
+size_t ivc_endpoint_packet_max(const struct ivc_endpoint *endpoint)
+{
+    return endpoint->pool.chunk_size;
+}
+
+size_t ivc_endpoint_eager_max(const struct ivc_endpoint *endpoint)
+{
+    return endpoint->eager_max;
+}
+
+const char *ivc_endpoint_describe(const struct ivc_endpoint *endpoint)
+{
+    return endpoint->description;
+}
+
+const char *ivc_endpoint_warning(const struct ivc_endpoint *endpoint)
+{
+    return endpoint->warning;
+}
+
+struct ivc_region *ivc_endpoint_region(struct ivc_endpoint *endpoint)
+{
+    return endpoint->region;
+}

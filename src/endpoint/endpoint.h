@@ -1,0 +1,156 @@
+/*
+ * Endpoint: this process as a partner of other processes, whatever path leads to them.
+ *
+ * An endpoint carries *packets*: a tag of 8 bits and up to `packet_max` bytes,
+ * delivered once, in the order in which they were sent to that peer.  Adapters
+ * never learn which path a packet took.  Everything larger is built from
+ * packets (message.h).
+ *
+ * Threads: an endpoint opened with `threads` may be used by any number of
+ * threads at once; otherwise by one thread at a time.  Handlers run inside
+ * ivc_endpoint_progress(), one at a time, and may send.
+ */
+#ifndef IVC_ENDPOINT_ENDPOINT_H
+#define IVC_ENDPOINT_ENDPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+struct ivc_region;
+struct ivc_member;
+struct ivc_endpoint;    /* this process in one region */
+struct ivc_peer;        /* one other process, as this endpoint sees it */
+
+/* What arrived.  `head` is private to us: no one can change it while it is looked at.  `body`
+ * may lie in memory that the peer can still write: read each byte once, trust none.  The
+ * packet's content is `head` followed by `body`; both are gone when the handler returns. */
+struct ivc_packet {
+    uint8_t tag;
+    uint32_t head_len;
+    uint32_t body_len;
+    const void *head;
+    const void *body;
+};
+
+/* Called once per packet, in order per peer. */
+typedef void ivc_endpoint_packet_fn(void *arg, struct ivc_peer *peer,
+                                    const struct ivc_packet *packet);
+
+/* Called once when a peer is gone; its packets have all been delivered.  `reason` is NULL when it
+ * left in order, else says what happened ("its process died"). */
+typedef void ivc_endpoint_gone_fn(void *arg, struct ivc_peer *peer, const char *reason);
+
+/* Called when a process of our group makes itself known that we never connected to; the endpoint
+ * has connected to it already.  May be NULL: then packets of such a process are not taken. */
+typedef void ivc_endpoint_arrival_fn(void *arg, struct ivc_peer *peer);
+
+struct ivc_endpoint_options {
+    const char *region;         /* as IVC_REGION; NULL: the environment, then what is found */
+    uint64_t magic_id;          /* the group (a job) */
+    uint32_t client_id;         /* who we are in it (a rank) */
+    uint32_t ring_size;         /* bytes a direction of a pair gets; 0: IVC_RING_SIZE, default */
+    uint32_t segment_size;      /* bytes of one slot of a ring; 0: IVC_SEGMENT_SIZE, default */
+    bool threads;               /* several threads will call */
+    ivc_endpoint_packet_fn *on_packet;
+    ivc_endpoint_gone_fn *on_gone;          /* may be NULL */
+    ivc_endpoint_arrival_fn *on_arrival;    /* may be NULL */
+    void *arg;                  /* first argument of all three */
+};
+
+/*
+ * Opens the region, joins it.  Returns IVC_E_NOREGION when there is nothing to join and nobody
+ * asked for a particular region (step aside without a word); a negative errno when there is
+ * something and it cannot be used: ivc_error_text() says what, where and what to try.
+ */
+int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_endpoint **ret_endpoint);
+
+/* Leaves the region and frees everything, peers included.  Accepts NULL.  Packets that were sent
+ * and not yet taken by their peers are waited for, up to `IVC_LINGER_MS` (1 s). */
+void ivc_endpoint_free(struct ivc_endpoint *endpoint);
+
+/*
+ * The address by which others reach this endpoint: bytes to pass to them by any means (PMIx modex,
+ * MPI's address exchange, the region's own directory).  It names region (UUID, epoch), member slot
+ * and generation, so that two jobs never meet, whatever their ids.
+ */
+enum { IVC_ADDRESS_MAX = 128 };
+struct ivc_address {
+    uint32_t len;
+    uint8_t bytes[IVC_ADDRESS_MAX];
+};
+void ivc_endpoint_address(const struct ivc_endpoint *endpoint, struct ivc_address *ret_address);
+
+/*
+ * Makes a peer of an address.  Cheap: rings are made at the first send.  Connecting to our own
+ * address works (a loop).  The same address again gives the same peer.
+ * IVC_E_UNREACHABLE: another region or another host (use another path).  IVC_E_GONE: it left.
+ * IVC_E_NOSPACE: the region is too full for another ring (ivc_error_text() for one warning).
+ */
+int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address *address,
+                         struct ivc_peer **ret_peer);
+
+/* The same for a member of our own region that was found in its directory. */
+int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_member *member,
+                                struct ivc_peer **ret_peer);
+
+/* A free place for the adapter's own pointer to what it knows about the peer. */
+void ivc_peer_set_arg(struct ivc_peer *peer, void *arg);
+void *ivc_peer_arg(const struct ivc_peer *peer);
+
+/* The directory's entry of the peer. */
+uint32_t ivc_peer_client_id(const struct ivc_peer *peer);
+const char *ivc_peer_host(const struct ivc_peer *peer);
+bool ivc_peer_same_kernel(const struct ivc_peer *peer);    /* in the same guest as we are */
+
+/* Largest packet, and the largest one that ivc_endpoint_send() takes. */
+size_t ivc_endpoint_packet_max(const struct ivc_endpoint *endpoint);
+size_t ivc_endpoint_eager_max(const struct ivc_endpoint *endpoint);
+
+/*
+ * Sends one packet of at most eager_max bytes gathered from `iov`; the bytes are copied before it
+ * returns.  IVC_E_FULL: nothing was sent, call progress and try again.  IVC_E_GONE: the peer died.
+ */
+int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                      const struct iovec *iov, unsigned n_iov);
+
+/*
+ * Memory that the peer can read in place.  Take a buffer of up to packet_max bytes, fill it (the
+ * only copy on our side), send it: ivc_endpoint_send_buffer() takes it over on success and leaves
+ * it with the caller on IVC_E_FULL.  A buffer not sent is given back with ivc_endpoint_buffer_free().
+ */
+struct ivc_buffer {
+    void *data;
+    uint32_t size;      /* bytes that may be written at data, >= the size asked for */
+    uint32_t chunk;     /* the endpoint's */
+};
+int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
+                            struct ivc_buffer *ret_buffer);
+int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                             const struct ivc_buffer *buffer, size_t len);
+void ivc_endpoint_buffer_free(struct ivc_endpoint *endpoint, const struct ivc_buffer *buffer);
+
+/* Moves everything that can move; calls the handlers.  Returns the number of packets delivered.
+ * A call from inside a handler, or while another thread is in it, returns 0 at once. */
+int ivc_endpoint_progress(struct ivc_endpoint *endpoint);
+
+/* Counters of a peer since connect, for statistics; read at any time. */
+struct ivc_peer_stats {
+    uint64_t sent_packets, sent_bytes;          /* through memory */
+    uint64_t received_packets, received_bytes;  /* through memory */
+    uint64_t full;                              /* how often IVC_E_FULL was the answer */
+};
+void ivc_peer_stats(const struct ivc_peer *peer, struct ivc_peer_stats *ret_stats);
+
+/* Where this endpoint's memory is, for people: "file /dev/shm/x, 64 MiB, uuid ...". */
+const char *ivc_endpoint_describe(const struct ivc_endpoint *endpoint);
+
+/* For tools and tests. */
+struct ivc_region *ivc_endpoint_region(struct ivc_endpoint *endpoint);
+const struct ivc_member *ivc_peer_member(const struct ivc_peer *peer);
+
+/* A warning about a slow mapping etc., "" when there is none: programs print it once. */
+const char *ivc_endpoint_warning(const struct ivc_endpoint *endpoint);
+
+#endif

@@ -1,0 +1,109 @@
+/* What the files of this folder share. */
+#ifndef IVC_ENDPOINT_INTERNAL_H
+#define IVC_ENDPOINT_INTERNAL_H
+
+#include "channel/channel.h"
+#include "channel/pool.h"
+#include "endpoint/endpoint.h"
+#include "region/region.h"
+
+#include <pthread.h>
+
+/* The path that a peer is on.  The states of SC'07's connection machine that exist without a
+ * network path; SUSPENDING comes with live migration. */
+enum ivc_peer_state {
+    IVC_PEER_CONNECTED,     /* known, its memory reachable; no ring of ours yet */
+    IVC_PEER_ACTIVE,        /* our ring exists */
+    IVC_PEER_CLOSED,        /* gone: nothing is sent or received any more */
+};
+
+struct ivc_peer {
+    struct ivc_tx tx;               /* under send_lock */
+    ivc_atomic_u32 state;           /* enum ivc_peer_state; written under send_lock */
+    struct ivc_rx rx;               /* the poller's */
+    bool rx_open;
+    bool hot;                       /* in endpoint->hot */
+    uint64_t last_turn;             /* of progress in which something came */
+    struct ivc_member member;
+    struct ivc_peer_stats stats;
+    void *arg;
+    struct ivc_peer *next_gone;     /* peers of slots that have new owners since */
+};
+
+enum {
+    IVC_HOT_MAX = 8,            /* rings looked at in every turn */
+    IVC_TURN_BUDGET = 32,       /* packets of one peer in one turn: others wait */
+    IVC_CHORES_EVERY = 64,      /* turns; a power of two */
+    IVC_COOL_TURNS = 16384,     /* turns without a packet until a hot ring is looked at no more */
+};
+
+struct ivc_endpoint {
+    /* What every turn of progress touches. */
+    struct ivc_peer *hot[IVC_HOT_MAX];
+    uint32_t n_hot;
+    bool threads;
+    bool in_turn;                   /* without threads: stands for `polling` */
+    const ivc_atomic_u64 *ready_summary;
+    uint64_t turn;
+    ivc_endpoint_packet_fn *on_packet;
+    void *arg;
+    atomic_flag polling;            /* held by whoever is in progress */
+
+    pthread_mutex_t send_lock;      /* tx sides, pool, creation of peers */
+    struct ivc_pool pool;
+    struct ivc_region *region;
+    uint32_t ring_size, segment_size, eager_max;
+
+    _Atomic(struct ivc_peer *) *peers;  /* by slot; written under send_lock */
+    struct ivc_peer **senders;      /* peers that we have rings to; under send_lock */
+    uint32_t n_senders;
+    struct ivc_peer *gone;          /* former owners of slots, freed with the endpoint */
+    struct ivc_peer **receivers;    /* peers whose rings we have mapped, for the round */
+    uint32_t n_receivers, round;
+    ivc_endpoint_gone_fn *on_gone;
+    ivc_endpoint_arrival_fn *on_arrival;
+
+    struct ivc_rx_packet packet;    /* the one being delivered */
+    struct ivc_region_info info;    /* as it was when we joined */
+    char description[384];
+    char warning[512];
+};
+
+static inline void ivc_endpoint_lock(struct ivc_endpoint *endpoint)
+{
+    if (endpoint->threads)
+        pthread_mutex_lock(&endpoint->send_lock);
+}
+
+static inline void ivc_endpoint_unlock(struct ivc_endpoint *endpoint)
+{
+    if (endpoint->threads)
+        pthread_mutex_unlock(&endpoint->send_lock);
+}
+
+/* Relaxed: whoever acts on the state of a peer holds the lock under which it changes, or does no
+ * harm by acting a moment too late. */
+static inline enum ivc_peer_state ivc_peer_state(const struct ivc_peer *peer)
+{
+    return (enum ivc_peer_state)ivc_load_relaxed(&peer->state);
+}
+
+/* Acquire: pairs with the release in ivc_peer_make(); the peer's fields are visible. */
+static inline struct ivc_peer *ivc_endpoint_peer(const struct ivc_endpoint *endpoint, uint32_t slot)
+{
+    return ivc_load_acquire(&endpoint->peers[slot]);
+}
+
+/* peer.c.  Under send_lock: the peer for this member, made when it is new. */
+int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member,
+                  struct ivc_peer **ret_peer);
+int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Under `polling`: ends the connection and tells the adapter. */
+void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason);
+
+/* poll.c.  Under `polling`. */
+/* Maps the peer's ring if it has made one. */
+void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+
+#endif

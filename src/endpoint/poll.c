@@ -1,0 +1,244 @@
+/*
+ * Receiving.  A turn of progress looks at the few rings that were busy lately (the hot ones) and at
+ * one word that says whether any other has rung; so a turn costs the same whether there is one
+ * peer or a thousand.  Every so many turns one more ring is looked at in rotation: a packet whose
+ * bell was not rung because its sender still believed itself watched is found there.
+ */
+#include "base/error.h"
+#include "base/util.h"
+#include "endpoint/internal.h"
+
+static void cool(struct ivc_endpoint *endpoint, uint32_t i)
+{
+    struct ivc_peer *peer = endpoint->hot[i];
+
+    ivc_region_set_watched(endpoint->region, peer->member.slot, false);
+    peer->hot = false;
+    endpoint->hot[i] = endpoint->hot[--endpoint->n_hot];
+}
+
+static void heat(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    uint32_t coldest = 0;
+
+    if (peer->hot || !peer->rx_open)
+        return;
+    for (uint32_t i = 1; i < endpoint->n_hot; i++)
+        if (endpoint->hot[i]->last_turn < endpoint->hot[coldest]->last_turn)
+            coldest = i;
+    if (endpoint->n_hot == IVC_HOT_MAX)
+        cool(endpoint, coldest);
+    peer->hot = true;
+    peer->last_turn = endpoint->turn;
+    endpoint->hot[endpoint->n_hot++] = peer;
+    ivc_region_set_watched(endpoint->region, peer->member.slot, true);
+}
+
+void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int r;
+
+    if (peer->rx_open || ivc_peer_state(peer) == IVC_PEER_CLOSED)
+        return;
+    r = ivc_rx_open(endpoint->region, peer->member.slot, &peer->rx);
+    if (r < 0)
+        ivc_peer_end(endpoint, peer, ivc_error_text());
+    if (r != 0)
+        return;
+    peer->rx_open = true;
+    endpoint->receivers[endpoint->n_receivers++] = peer;
+}
+
+void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    for (uint32_t i = 0; i < endpoint->n_hot; i++)
+        if (endpoint->hot[i] == peer) {
+            cool(endpoint, i);
+            break;
+        }
+    for (uint32_t i = 0; i < endpoint->n_receivers; i++)
+        if (endpoint->receivers[i] == peer) {
+            endpoint->receivers[i] = endpoint->receivers[--endpoint->n_receivers];
+            break;
+        }
+    if (peer->rx_open)
+        ivc_rx_close(&peer->rx);
+    peer->rx_open = false;
+}
+
+static inline void deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    const struct ivc_rx_packet *from = &endpoint->packet;
+    struct ivc_packet packet = {
+        .tag = from->tag,
+        .head_len = from->head_len,
+        .body_len = from->body_len,
+        .head = from->head,
+        .body = from->body,
+    };
+
+    peer->stats.received_packets++;
+    peer->stats.received_bytes += (uint64_t)packet.head_len + packet.body_len;
+    endpoint->on_packet(endpoint->arg, peer, &packet);
+}
+
+/* Takes up to a budget of packets from the peer's ring. */
+static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int n = 0, r = 0;
+
+    while (n < IVC_TURN_BUDGET && (r = ivc_rx_peek(&peer->rx, &endpoint->packet)) == 1) {
+        deliver(endpoint, peer);
+        ivc_rx_advance(&peer->rx);
+        n++;
+    }
+    if (n > 0)
+        peer->last_turn = endpoint->turn;
+    if (r == 0 && peer->rx.published != peer->rx.head)
+        ivc_rx_publish(&peer->rx);
+    if (__builtin_expect(r < 0, 0))
+        ivc_peer_end(endpoint, peer, ivc_error_text());
+    return n;
+}
+
+/* A process that we did not connect to has sent to us. */
+static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, uint32_t slot)
+{
+    struct ivc_peer *peer = NULL;
+    struct ivc_member member;
+    int r;
+
+    if (!endpoint->on_arrival || ivc_region_member(endpoint->region, slot, &member) != 0
+        || member.magic_id != ivc_region_self(endpoint->region)->magic_id)
+        return NULL;
+    ivc_endpoint_lock(endpoint);
+    r = ivc_peer_make(endpoint, &member, &peer);
+    ivc_endpoint_unlock(endpoint);
+    if (r != 0)
+        return NULL;
+    endpoint->on_arrival(endpoint->arg, peer);
+    return peer;
+}
+
+static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    bool left;
+
+    if (ivc_peer_state(peer) == IVC_PEER_CLOSED
+        || ivc_region_member_check(endpoint->region, peer->member.slot, peer->member.generation,
+                                   &left) == 0)
+        return;
+    /* What it sent before is still there: its memory rests in quarantine. */
+    ivc_poll_open_rx(endpoint, peer);
+    while (peer->rx_open && poll_peer(endpoint, peer) > 0)
+        ;
+    ivc_peer_end(endpoint, peer, left ? NULL : "its process died");
+}
+
+static void on_ready(void *arg, uint32_t slot)
+{
+    struct ivc_endpoint *endpoint = arg;
+    struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+    if (peer)
+        end_if_gone(endpoint, peer);    /* the slot may have a new owner */
+    if (!peer || ivc_peer_state(peer) == IVC_PEER_CLOSED)
+        peer = welcome(endpoint, slot);
+    if (!peer)
+        return;
+    ivc_poll_open_rx(endpoint, peer);
+    heat(endpoint, peer);
+}
+
+/* One ring in rotation.  Also finds the ring of a peer that rang before we had connected. */
+static int look_round(struct ivc_endpoint *endpoint)
+{
+    struct ivc_peer *peer;
+    int n;
+
+    if (endpoint->n_receivers == 0)
+        return 0;
+    endpoint->round = (endpoint->round + 1) % endpoint->n_receivers;
+    peer = endpoint->receivers[endpoint->round];
+    if (peer->hot)
+        return 0;
+    n = poll_peer(endpoint, peer);
+    if (n > 0)
+        heat(endpoint, peer);
+    return n;
+}
+
+/* The longest silent hot ring, when it has been silent for long and is not the only one. */
+static void cool_one(struct ivc_endpoint *endpoint)
+{
+    for (uint32_t i = 0; endpoint->n_hot > 1 && i < endpoint->n_hot; i++)
+        if (endpoint->turn - endpoint->hot[i]->last_turn > IVC_COOL_TURNS) {
+            cool(endpoint, i);
+            return;
+        }
+}
+
+static void look_for_the_gone(struct ivc_endpoint *endpoint)
+{
+    ivc_region_alarm_clear(endpoint->region);
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->region); slot++) {
+        struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+        if (peer)
+            end_if_gone(endpoint, peer);
+    }
+}
+
+static int chores(struct ivc_endpoint *endpoint)
+{
+    if (ivc_region_alarm(endpoint->region))
+        look_for_the_gone(endpoint);
+    cool_one(endpoint);
+    return look_round(endpoint);
+}
+
+static int poll_turn(struct ivc_endpoint *endpoint)
+{
+    int n = 0;
+
+    endpoint->turn++;
+    for (uint32_t i = 0; i < endpoint->n_hot; i++)
+        n += poll_peer(endpoint, endpoint->hot[i]);
+    /* Relaxed: taken with acquire by ivc_region_take_ready(). */
+    if (ivc_load_relaxed(endpoint->ready_summary) != 0)
+        ivc_region_take_ready(endpoint->region, on_ready, endpoint);
+    if (endpoint->turn % IVC_CHORES_EVERY == 0)
+        n += chores(endpoint);
+    return n;
+}
+
+/* One at a time: other threads, and calls from inside a handler, have nothing to do here. */
+static bool enter(struct ivc_endpoint *endpoint)
+{
+    if (endpoint->threads)
+        /* Acquire: pairs with the release in leave(); what the last poller did is visible. */
+        return !atomic_flag_test_and_set_explicit(&endpoint->polling, memory_order_acquire);
+    if (endpoint->in_turn)
+        return false;
+    endpoint->in_turn = true;
+    return true;
+}
+
+static void leave(struct ivc_endpoint *endpoint)
+{
+    if (endpoint->threads)
+        atomic_flag_clear_explicit(&endpoint->polling, memory_order_release);
+    else
+        endpoint->in_turn = false;
+}
+
+int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
+{
+    int n;
+
+    if (!enter(endpoint))
+        return 0;
+    n = poll_turn(endpoint);
+    leave(endpoint);
+    return n;
+}
