@@ -1,0 +1,83 @@
+/*
+ * ivc.h on the endpoint layer.
+ *
+ * A connection is a pair of byte streams between two members.  Its bytes travel in packets that
+ * name the receiver's end; what is not read yet is kept by the receiver in memory of its own, at
+ * most `window` bytes: the sender counts what it has sent and what was told to be read.
+ */
+#ifndef IVC_ADAPTER_C_INTERNAL_H
+#define IVC_ADAPTER_C_INTERNAL_H
+
+#include "ivc.h"
+
+#include "endpoint/endpoint.h"
+
+/* Packets: the tag says what follows this header. */
+enum tag {
+    TAG_OPEN = 1,   /* `from` wishes to talk; `to` is 0 */
+    TAG_ACCEPT,     /* `to` has been accepted as `from` */
+    TAG_DATA,       /* bytes for `to` */
+    TAG_READ,       /* `count` bytes more have been read: the window moves on */
+    TAG_CLOSE,      /* `from` writes no more */
+};
+
+struct header {
+    uint32_t to;        /* the receiver's number of the connection; 0 in TAG_OPEN */
+    uint32_t from;      /* the sender's */
+    uint32_t window;    /* TAG_OPEN, TAG_ACCEPT: bytes that `from` takes unread */
+    uint32_t count;     /* TAG_READ */
+};
+
+/* In TAG_DATA only `to` is sent: 8 bytes of payload then share a cache line with everything else. */
+enum { DATA_HEADER = sizeof(uint32_t) };
+
+struct ivc_connection {
+    struct ivc_context *context;
+    struct ivc_connection *next;        /* in the context's list */
+    struct ivc_peer *peer;
+    uint32_t own_number, peer_number;   /* peer_number 0: not known yet */
+    bool accepted;                      /* made by ivc_connect() or taken by ivc_accept() */
+    bool closed_by_user;
+    bool closed_by_peer;
+    bool broken;                        /* the peer died */
+    bool close_sent;
+
+    /* Sending: bytes that the peer may still be sent. */
+    uint32_t credit;
+
+    /* Receiving: a ring of `window` bytes, and where ivc_read() waits for bytes to land directly. */
+    char *unread;
+    uint32_t unread_first, unread_len;
+    char *landing;
+    size_t landing_room;
+    uint32_t untold;                    /* bytes read that the peer has not been told of */
+
+    bool open_due, accept_due;          /* packets that found no room yet */
+};
+
+struct ivc_context {
+    struct ivc_endpoint *endpoint;
+    uint64_t magic_id;
+    uint32_t window;
+    uint32_t next_number;
+    struct ivc_connection *connections;
+    struct ivc_connection *last_used;   /* most packets are for it */
+    bool control_due;                   /* some connection has something small to say */
+};
+
+/* stream.c */
+void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet);
+void stream_on_gone(void *arg, struct ivc_peer *peer, const char *reason);
+struct ivc_connection *stream_new(struct ivc_context *context, struct ivc_peer *peer);
+void stream_free(struct ivc_connection *connection);
+/* Moves everything: packets in, and the small things that connections have to say. */
+void stream_progress(struct ivc_context *context);
+/* Sends what is due; what finds no room stays due. */
+void stream_say(struct ivc_connection *connection);
+/* Bytes to the peer's end: how many went, or a negative errno. */
+ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, size_t len);
+ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len);
+/* An answer of the endpoint layer as ivc.h gives it. */
+int stream_code(int r);
+
+#endif

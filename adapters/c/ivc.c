@@ -1,0 +1,359 @@
+/* The calls of ivc.h; each is described there and in its man page. */
+#include "internal.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "region/region.h"
+#include "wait.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+enum {
+    WINDOW_DEFAULT = 2 << 20,
+    WINDOW_MIN = 4096,
+    WINDOW_MAX = 1 << 30,
+};
+
+EXPORT const char *ivc_version(void)
+{
+    return TEXT(IVC_VERSION_MAJOR) "." TEXT(IVC_VERSION_MINOR) "." TEXT(IVC_VERSION_PATCH);
+}
+
+EXPORT const char *ivc_last_error(void)
+{
+    return ivc_error_text();
+}
+
+EXPORT const char *ivc_strerror(int code)
+{
+    return strerror(code < 0 ? -code : code);
+}
+
+/* Members that send to us without having been connected to are welcome: they start connections. */
+static void on_arrival(void *arg, struct ivc_peer *peer)
+{
+    (void)arg, (void)peer;
+}
+
+static int window_size(const struct ivc_options *options, uint32_t *ret_window)
+{
+    uint64_t window = WINDOW_DEFAULT;
+    int r = 0;
+
+    if (options->window)
+        window = options->window;
+    else
+        r = ivc_env_size("IVC_WINDOW", WINDOW_MIN, WINDOW_MAX, &window);
+    if (r == 0 && (window < WINDOW_MIN || window > WINDOW_MAX))
+        r = ivc_error_set(-EINVAL, "window of %llu bytes: must be from %d to %d",
+                          (unsigned long long)window, WINDOW_MIN, WINDOW_MAX);
+    if (r == 0)
+        *ret_window = (uint32_t)window;
+    return r;
+}
+
+/* The member of that name, if it lives. */
+static int find_member(struct ivc_context *context, uint32_t client_id, struct ivc_member *ret_member)
+{
+    struct ivc_region *region = ivc_endpoint_region(context->endpoint);
+    uint32_t own_slot = ivc_region_self(region)->slot;
+
+    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++)
+        if (slot != own_slot && ivc_region_member(region, slot, ret_member) == 0
+            && ret_member->magic_id == context->magic_id && ret_member->client_id == client_id)
+            return 0;
+    return ivc_error_set(-ENOENT, "client %u of group %llu: no such member shares memory with us (yet); "
+                         "ivc_info lists the members", client_id,
+                         (unsigned long long)context->magic_id);
+}
+
+/* Of two that take one name at the same time, the one in the higher slot gives way. */
+static int check_name(struct ivc_context *context, uint32_t client_id)
+{
+    struct ivc_region *region = ivc_endpoint_region(context->endpoint);
+    struct ivc_member member;
+
+    if (find_member(context, client_id, &member) != 0
+        || member.slot > ivc_region_self(region)->slot)
+        return 0;
+    return ivc_error_set(-EEXIST, "client %u of group %llu: that name is taken by process %u on %s",
+                         client_id, (unsigned long long)context->magic_id, member.pid, member.host);
+}
+
+EXPORT int ivc_register_with(uint64_t magic_id, uint32_t client_id,
+                             const struct ivc_options *options, ivc_context **ret_context)
+{
+    struct ivc_context *context = calloc(1, sizeof *context);
+    struct ivc_options chosen = { .size = sizeof chosen };
+    struct ivc_endpoint_options endpoint_options = {
+        .magic_id = magic_id,
+        .client_id = client_id,
+        .on_packet = stream_on_packet,
+        .on_gone = stream_on_gone,
+        .on_arrival = on_arrival,
+        .arg = context,
+    };
+    int r;
+
+    if (!context)
+        return ivc_error_set(-ENOMEM, "register: out of memory");
+    if (options)
+        memcpy(&chosen, options, IVC_MIN(options->size, sizeof chosen));
+    endpoint_options.region = chosen.region;
+    endpoint_options.ring_size = chosen.ring_size;
+    endpoint_options.segment_size = chosen.segment_size;
+    context->magic_id = magic_id;
+    context->next_number = 1;
+    r = window_size(&chosen, &context->window);
+    if (r == 0)
+        r = ivc_endpoint_open(&endpoint_options, &context->endpoint);
+    if (r == 0)
+        r = check_name(context, client_id);
+    if (r != 0) {
+        ivc_endpoint_free(context->endpoint);
+        free(context);
+        return stream_code(r);
+    }
+    *ret_context = context;
+    return 0;
+}
+
+EXPORT int ivc_register(uint64_t magic_id, uint32_t client_id, ivc_context **ret_context)
+{
+    return ivc_register_with(magic_id, client_id, NULL, ret_context);
+}
+
+EXPORT void ivc_deregister(ivc_context *context)
+{
+    if (!context)
+        return;
+    for (struct ivc_connection *c = context->connections; c; c = c->next) {
+        c->closed_by_user = true;
+        stream_say(c);
+    }
+    ivc_endpoint_free(context->endpoint);
+    while (context->connections)
+        stream_free(context->connections);
+    free(context);
+}
+
+static struct ivc_host host_of(const struct ivc_member *member)
+{
+    struct ivc_host host = {
+        .magic_id = member->magic_id,
+        .client_id = member->client_id,
+        .pid = member->pid,
+    };
+    const uint8_t *b = member->boot_id;
+
+    memcpy(host.name, member->host, sizeof host.name - 1);
+    snprintf(host.vm, sizeof host.vm,
+             "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14],
+             b[15]);
+    return host;
+}
+
+EXPORT int ivc_get_hosts(ivc_context *context, struct ivc_host *ret_hosts, size_t n)
+{
+    struct ivc_region *region = ivc_endpoint_region(context->endpoint);
+    uint32_t own_slot = ivc_region_self(region)->slot;
+    struct ivc_member member;
+    size_t found = 0;
+
+    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++) {
+        if (slot == own_slot || ivc_region_member(region, slot, &member) != 0
+            || member.magic_id != context->magic_id)
+            continue;
+        if (found < n)
+            ret_hosts[found] = host_of(&member);
+        found++;
+    }
+    return (int)found;
+}
+
+EXPORT int ivc_connect(ivc_context *context, uint32_t client_id, ivc_connection **ret_connection)
+{
+    struct ivc_connection *connection;
+    struct ivc_member member;
+    struct ivc_peer *peer;
+    int r = find_member(context, client_id, &member);
+
+    if (r < 0)
+        return r;
+    r = ivc_endpoint_connect_member(context->endpoint, &member, &peer);
+    if (r != 0)
+        return stream_code(r);
+    connection = stream_new(context, peer);
+    if (!connection)
+        return ivc_error_set(-ENOMEM, "connect: out of memory");
+    connection->accepted = true;
+    connection->open_due = true;
+    stream_say(connection);
+    *ret_connection = connection;
+    return 0;
+}
+
+EXPORT int ivc_accept(ivc_context *context, ivc_connection **ret_connection)
+{
+    struct ivc_connection *oldest = NULL;
+
+    stream_progress(context);
+    /* The list has the newest first. */
+    for (struct ivc_connection *c = context->connections; c; c = c->next)
+        if (!c->accepted)
+            oldest = c;
+    if (!oldest)
+        return ivc_error_set(-EAGAIN, "accept: no peer has started a connection");
+    oldest->accepted = true;
+    *ret_connection = oldest;
+    return 0;
+}
+
+EXPORT ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len)
+{
+    ptrdiff_t n = stream_read(connection, buffer, len);
+
+    if (n != 0 || len == 0 || connection->unread_len > 0)
+        return n;
+    if (connection->broken)
+        return ivc_error_set(-ECONNRESET, "read: the process at the other end died");
+    if (connection->closed_by_peer)
+        return ivc_error_set(-EPIPE, "read: closed by the other end");
+    return 0;
+}
+
+EXPORT ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_t len)
+{
+    ptrdiff_t n;
+
+    if (connection->broken)
+        return ivc_error_set(-ECONNRESET, "write: the process at the other end died");
+    if (connection->closed_by_peer)
+        return ivc_error_set(-EPIPE, "write: closed by the other end");
+    n = stream_write(connection, buffer, len);
+    /* Whoever only writes must still hear how far the reader is. */
+    if (n < (ptrdiff_t)len)
+        stream_progress(connection->context);
+    return n;
+}
+
+EXPORT void ivc_close(ivc_connection *connection)
+{
+    if (!connection)
+        return;
+    connection->closed_by_user = true;
+    connection->context->control_due = true;
+    stream_progress(connection->context);
+}
+
+EXPORT int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_ms)
+{
+    struct wait wait = wait_begin(timeout_ms);
+    struct ivc_member member;
+
+    do {
+        if (find_member(context, client_id, &member) == 0)
+            return 0;
+        stream_progress(context);
+    } while (wait_pause(&wait));
+    return ivc_error_set(-ETIMEDOUT, "client %u of group %llu did not register within %d ms",
+                         client_id, (unsigned long long)context->magic_id, timeout_ms);
+}
+
+EXPORT int ivc_accept_wait(ivc_context *context, int timeout_ms, ivc_connection **ret_connection)
+{
+    struct wait wait = wait_begin(timeout_ms);
+    int r;
+
+    do {
+        r = ivc_accept(context, ret_connection);
+    } while (r == -EAGAIN && wait_pause(&wait));
+    return r == -EAGAIN ? ivc_error_set(-ETIMEDOUT, "accept: no peer has started a connection within "
+                                        "%d ms", timeout_ms) : r;
+}
+
+/* What read_all and write_all share: `step` until all is done, an error, or the end of the time. */
+static int all(ivc_connection *connection, char *buffer, size_t len, int timeout_ms,
+               ptrdiff_t (*step)(ivc_connection *, char *, size_t), size_t *ret_done)
+{
+    struct wait wait;
+    size_t done = 0;
+    ptrdiff_t n = step(connection, buffer, len);
+    bool in_time = true;
+
+    if (n < (ptrdiff_t)len)
+        wait = wait_begin(timeout_ms);
+    while (n >= 0 && (done += (size_t)n) < len && in_time) {
+        if (n == 0)
+            in_time = wait_pause(&wait);
+        n = step(connection, buffer + done, len - done);
+    }
+    if (ret_done)
+        *ret_done = done;
+    if (n < 0)
+        return (int)n;
+    return done == len ? 0 : ivc_error_set(-ETIMEDOUT, "%zu of %zu bytes within %d ms", done, len,
+                                           timeout_ms);
+}
+
+static ptrdiff_t read_step(ivc_connection *connection, char *buffer, size_t len)
+{
+    return ivc_read(connection, buffer, len);
+}
+
+static ptrdiff_t write_step(ivc_connection *connection, char *buffer, size_t len)
+{
+    return ivc_write(connection, buffer, len);
+}
+
+EXPORT int ivc_read_all(ivc_connection *connection, void *buffer, size_t len, int timeout_ms,
+                        size_t *ret_done)
+{
+    return all(connection, buffer, len, timeout_ms, read_step, ret_done);
+}
+
+EXPORT int ivc_write_all(ivc_connection *connection, const void *buffer, size_t len, int timeout_ms,
+                         size_t *ret_done)
+{
+    return all(connection, (char *)buffer, len, timeout_ms, write_step, ret_done);
+}
+
+static bool something_to_do(const struct ivc_context *context)
+{
+    for (const struct ivc_connection *c = context->connections; c; c = c->next)
+        if (!c->accepted || (!c->closed_by_user && (c->unread_len > 0 || c->closed_by_peer)))
+            return true;
+    return false;
+}
+
+EXPORT int ivc_wait(ivc_context *context, int timeout_ms)
+{
+    struct wait wait = wait_begin(timeout_ms);
+
+    do {
+        stream_progress(context);
+        if (something_to_do(context))
+            return 0;
+    } while (wait_pause(&wait));
+    return ivc_error_set(-ETIMEDOUT, "wait: nothing came within %d ms", timeout_ms);
+}
+
+EXPORT int ivc_descriptor(ivc_context *context)
+{
+    (void)context;
+    return ivc_error_set(-ENOTSUP, "descriptor: this region's mechanism has no interrupt; use "
+                         "ivc_wait()");
+}
+
+EXPORT int ivc_get_peer_host(ivc_connection *connection, struct ivc_host *ret_host)
+{
+    *ret_host = host_of(ivc_peer_member(connection->peer));
+    return 0;
+}

@@ -1,0 +1,307 @@
+/* Streams of bytes over packets: see internal.h. */
+#include "internal.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <string.h>
+
+int stream_code(int r)
+{
+    switch (r) {
+    case IVC_E_FULL: return -EAGAIN;
+    case IVC_E_UNREACHABLE: return -EHOSTUNREACH;
+    case IVC_E_NOSPACE: return -ENOSPC;
+    case IVC_E_GONE: return -ECONNRESET;
+    case IVC_E_NOREGION: return -ENODEV;
+    case IVC_E_TIMEOUT: return -ETIMEDOUT;
+    default: return r;
+    }
+}
+
+struct ivc_connection *stream_new(struct ivc_context *context, struct ivc_peer *peer)
+{
+    struct ivc_connection *connection = calloc(1, sizeof *connection);
+
+    if (!connection)
+        return NULL;
+    connection->unread = malloc(context->window);
+    if (!connection->unread) {
+        free(connection);
+        return NULL;
+    }
+    connection->context = context;
+    connection->peer = peer;
+    connection->own_number = context->next_number++;
+    connection->next = context->connections;
+    context->connections = connection;
+    return connection;
+}
+
+void stream_free(struct ivc_connection *connection)
+{
+    struct ivc_connection **at = &connection->context->connections;
+
+    while (*at != connection)
+        at = &(*at)->next;
+    *at = connection->next;
+    if (connection->context->last_used == connection)
+        connection->context->last_used = NULL;
+    free(connection->unread);
+    free(connection);
+}
+
+static struct ivc_connection *find(struct ivc_context *context, const struct ivc_peer *peer,
+                                   uint32_t own_number)
+{
+    struct ivc_connection *connection = context->last_used;
+
+    if (connection && connection->own_number == own_number && connection->peer == peer)
+        return connection;
+    for (connection = context->connections; connection; connection = connection->next)
+        if (connection->own_number == own_number && connection->peer == peer) {
+            context->last_used = connection;
+            return connection;
+        }
+    return NULL;
+}
+
+/* What the peer's end sent against the rules: nothing of it can be relied on any more. */
+static void break_off(struct ivc_connection *connection)
+{
+    connection->broken = true;
+}
+
+static void keep_unread(struct ivc_connection *connection, const char *bytes, size_t len)
+{
+    uint32_t window = connection->context->window;
+    uint32_t at = (connection->unread_first + connection->unread_len) % window;
+    size_t before_end = IVC_MIN(len, window - at);
+
+    if (len > window - connection->unread_len) {
+        break_off(connection);      /* more than we allowed */
+        return;
+    }
+    memcpy(connection->unread + at, bytes, before_end);
+    memcpy(connection->unread, bytes + before_end, len - before_end);
+    connection->unread_len += (uint32_t)len;
+}
+
+/* Bytes for the connection: first to where ivc_read() waits for them. */
+static void take_bytes(struct ivc_connection *connection, const char *bytes, size_t len)
+{
+    size_t n = IVC_MIN(len, connection->landing_room);
+
+    if (n > 0) {
+        memcpy(connection->landing, bytes, n);
+        connection->landing += n;
+        connection->landing_room -= n;
+    }
+    if (n < len && !connection->closed_by_user)
+        keep_unread(connection, bytes + n, len - n);
+}
+
+static void on_open(struct ivc_context *context, struct ivc_peer *peer, const struct header *header)
+{
+    struct ivc_connection *connection = stream_new(context, peer);
+
+    if (!connection)
+        return;
+    connection->peer_number = header->from;
+    connection->credit = header->window;
+    connection->accept_due = true;
+    context->control_due = true;
+}
+
+static void on_control(struct ivc_context *context, struct ivc_peer *peer, uint8_t tag,
+                       const struct header *header)
+{
+    struct ivc_connection *connection;
+
+    if (tag == TAG_OPEN) {
+        on_open(context, peer, header);
+        return;
+    }
+    connection = find(context, peer, header->to);
+    if (!connection)
+        return;
+    if (tag == TAG_ACCEPT) {
+        connection->peer_number = header->from;
+        connection->credit = header->window;
+    } else if (tag == TAG_READ) {
+        connection->credit += header->count;
+    } else if (tag == TAG_CLOSE) {
+        connection->closed_by_peer = true;
+    }
+}
+
+void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
+{
+    struct ivc_context *context = arg;
+    struct ivc_connection *connection;
+    struct header header;
+    uint32_t to;
+
+    if (packet->tag != TAG_DATA) {
+        if (packet->head_len < sizeof header)
+            return;
+        memcpy(&header, packet->head, sizeof header);
+        on_control(context, peer, packet->tag, &header);
+        return;
+    }
+    if (packet->head_len < DATA_HEADER)
+        return;
+    memcpy(&to, packet->head, sizeof to);
+    connection = find(context, peer, to);
+    if (!connection)
+        return;
+    take_bytes(connection, (const char *)packet->head + DATA_HEADER,
+               packet->head_len - DATA_HEADER);
+    if (packet->body_len > 0)
+        take_bytes(connection, packet->body, packet->body_len);
+}
+
+void stream_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
+{
+    struct ivc_context *context = arg;
+
+    for (struct ivc_connection *c = context->connections; c; c = c->next)
+        if (c->peer == peer) {
+            c->closed_by_peer = true;
+            c->broken |= reason != NULL;
+        }
+}
+
+static bool say(struct ivc_connection *connection, enum tag tag, uint32_t count)
+{
+    struct ivc_context *context = connection->context;
+    struct header header = {
+        .to = connection->peer_number,
+        .from = connection->own_number,
+        .window = context->window,
+        .count = count,
+    };
+    struct iovec iov = { &header, sizeof header };
+    int r = ivc_endpoint_send(context->endpoint, connection->peer, tag, &iov, 1);
+
+    if (r == IVC_E_FULL) {
+        context->control_due = true;
+        return false;
+    }
+    if (r != 0 && r != IVC_E_GONE)
+        break_off(connection);
+    return true;
+}
+
+void stream_say(struct ivc_connection *connection)
+{
+    uint32_t untold = connection->untold;
+
+    if (connection->open_due)
+        connection->open_due = !say(connection, TAG_OPEN, 0);
+    if (connection->accept_due)
+        connection->accept_due = !say(connection, TAG_ACCEPT, 0);
+    if (!connection->peer_number)
+        return;
+    if (untold >= connection->context->window / 2 && say(connection, TAG_READ, untold))
+        connection->untold = 0;
+    if (connection->closed_by_user && !connection->close_sent)
+        connection->close_sent = say(connection, TAG_CLOSE, 0);
+}
+
+static void say_all(struct ivc_context *context)
+{
+    struct ivc_connection *connection, *next;
+
+    context->control_due = false;
+    for (connection = context->connections; connection; connection = next) {
+        next = connection->next;
+        stream_say(connection);
+        if (connection->closed_by_user && connection->closed_by_peer)
+            stream_free(connection);
+        else if (connection->closed_by_user)
+            context->control_due = true;    /* until the peer has closed as well */
+    }
+}
+
+void stream_progress(struct ivc_context *context)
+{
+    ivc_endpoint_progress(context->endpoint);
+    if (context->control_due)
+        say_all(context);
+}
+
+/* One packet: a short one gathered into the ring, a long one copied into a buffer. */
+static int send_data(struct ivc_connection *connection, const char *bytes, size_t len)
+{
+    struct ivc_endpoint *endpoint = connection->context->endpoint;
+    struct iovec iov[2] = {
+        { &connection->peer_number, DATA_HEADER },
+        { (void *)bytes, len },
+    };
+    struct ivc_buffer buffer;
+    int r;
+
+    if (DATA_HEADER + len <= ivc_endpoint_eager_max(endpoint))
+        return ivc_endpoint_send(endpoint, connection->peer, TAG_DATA, iov, 2);
+    r = ivc_endpoint_buffer_get(endpoint, connection->peer, DATA_HEADER + len, &buffer);
+    if (r != 0)
+        return r;
+    memcpy(buffer.data, &connection->peer_number, DATA_HEADER);
+    memcpy((char *)buffer.data + DATA_HEADER, bytes, len);
+    r = ivc_endpoint_send_buffer(endpoint, connection->peer, TAG_DATA, &buffer, DATA_HEADER + len);
+    if (r != 0)
+        ivc_endpoint_buffer_free(endpoint, &buffer);
+    return r;
+}
+
+ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, size_t len)
+{
+    size_t packet_max = ivc_endpoint_packet_max(connection->context->endpoint) - DATA_HEADER;
+    size_t done = 0;
+    int r = 0;
+
+    while (r == 0 && done < len && connection->credit > 0) {
+        size_t n = IVC_MIN(IVC_MIN(len - done, packet_max), connection->credit);
+
+        r = send_data(connection, bytes + done, n);
+        if (r == 0) {
+            done += n;
+            connection->credit -= (uint32_t)n;
+        }
+    }
+    if (done == 0 && r != 0 && r != IVC_E_FULL)
+        return stream_code(r);
+    return (ptrdiff_t)done;
+}
+
+static size_t read_kept(struct ivc_connection *connection, char *buffer, size_t len)
+{
+    uint32_t window = connection->context->window;
+    size_t n = IVC_MIN(len, connection->unread_len);
+    size_t before_end = IVC_MIN(n, window - connection->unread_first);
+
+    memcpy(buffer, connection->unread + connection->unread_first, before_end);
+    memcpy(buffer + before_end, connection->unread, n - before_end);
+    connection->unread_first = (connection->unread_first + (uint32_t)n) % window;
+    connection->unread_len -= (uint32_t)n;
+    return n;
+}
+
+ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len)
+{
+    size_t n = connection->unread_len > 0 ? read_kept(connection, buffer, len) : 0;
+
+    if (n < len && connection->unread_len == 0) {
+        connection->landing = buffer + n;
+        connection->landing_room = len - n;
+        stream_progress(connection->context);
+        n = len - connection->landing_room;
+        connection->landing_room = 0;
+    }
+    connection->untold += (uint32_t)n;
+    if (connection->untold >= connection->context->window / 2)
+        stream_say(connection);
+    return (ptrdiff_t)n;
+}

@@ -1,0 +1,120 @@
+/*
+ * ivc: bytes between virtual machines that share memory.
+ *
+ * A process registers under a group (`magic_id`, the same for all that belong together) and a name
+ * within it (`client_id`).  It can then list the other members that share memory with it, connect
+ * to one, and read and write a stream of bytes.  The calls follow the interface of Huang, Koop,
+ * Gao and Panda, "Virtual Machine Aware Communication Libraries for High Performance Computing"
+ * (SC'07), with time-outs, options, error texts and a version beside it.
+ *
+ * Returns: 0 or a count on success; a negative errno on failure, and then ivc_last_error() is one
+ * line that says what failed, where, and what to try.
+ *
+ * Threads: different contexts may be used by different threads at the same time; calls on one
+ * context and its connections are made by one thread at a time.  Nothing here starts before
+ * ivc_register(); it starts one helper thread that keeps this member's heartbeat.
+ *
+ * Every call has a man page: man 3 ivc_connect.
+ */
+#ifndef IVC_H
+#define IVC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define IVC_VERSION_MAJOR 0
+#define IVC_VERSION_MINOR 1
+#define IVC_VERSION_PATCH 0
+
+/* This process as a member of a group.  Made by ivc_register(), freed by ivc_deregister(). */
+typedef struct ivc_context ivc_context;
+
+/* One end of a stream of bytes.  Made by ivc_connect() or ivc_accept(), freed by ivc_close(). */
+typedef struct ivc_connection ivc_connection;
+
+/* Another member of the group with which memory is shared. */
+struct ivc_host {
+    uint64_t magic_id;
+    uint32_t client_id;
+    uint32_t pid;           /* in its own guest */
+    char name[64];          /* host name of its guest */
+    char vm[40];            /* identity of its kernel's boot, as text */
+};
+
+/* What may be chosen at registration.  Zero in a field: the environment, then the default. */
+struct ivc_options {
+    size_t size;            /* sizeof(struct ivc_options): lets the structure grow */
+    const char *region;     /* a path, "uuid:...", "pci:..."; NULL: IVC_REGION, then what is found */
+    uint32_t ring_size;     /* bytes of memory for one direction of a pair (IVC_RING_SIZE) */
+    uint32_t segment_size;  /* bytes of one slot of that ring (IVC_SEGMENT_SIZE) */
+    uint32_t window;        /* bytes of a connection that may be unread (IVC_WINDOW) */
+};
+
+/* "0.1.0": of the library that runs, which may be newer than this header. */
+const char *ivc_version(void);
+
+/* One line about the last failure in this thread, "" if there was none.  Valid until the next. */
+const char *ivc_last_error(void);
+
+/* A short text for a returned code, as strerror(3) for -code. */
+const char *ivc_strerror(int code);
+
+/* Joins the group on the shared memory that is found (or that IVC_REGION names).
+ * -ENODEV nothing found; -EEXIST the name is taken by a living member; others: ivc_last_error(). */
+int ivc_register(uint64_t magic_id, uint32_t client_id, ivc_context **ret_context);
+int ivc_register_with(uint64_t magic_id, uint32_t client_id, const struct ivc_options *options,
+                      ivc_context **ret_context);
+
+/* Closes every connection, waits up to a second for peers to take what was written, leaves. */
+void ivc_deregister(ivc_context *context);
+
+/* Writes up to `n` living members of the group, ourselves left out, and returns how many there
+ * are (perhaps more than n). */
+int ivc_get_hosts(ivc_context *context, struct ivc_host *ret_hosts, size_t n);
+
+/* Starts a connection to the member `client_id`; returns at once.  ivc_write() answers 0 until the
+ * peer's library has heard of it; bytes are delivered when the peer accepts.  -ENOENT: no such
+ * member (yet). */
+int ivc_connect(ivc_context *context, uint32_t client_id, ivc_connection **ret_connection);
+
+/* Takes the next connection that a peer has started.  -EAGAIN when there is none. */
+int ivc_accept(ivc_context *context, ivc_connection **ret_connection);
+
+/* Non-blocking; partial counts are normal.  Return the number of bytes, 0 when nothing is there
+ * or nothing fits; -EPIPE: closed by the peer and all bytes read (read) or lost (write);
+ * -ECONNRESET: the peer died. */
+ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len);
+ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_t len);
+
+/* Closes our end.  Bytes already written are still delivered.  Accepts NULL. */
+void ivc_close(ivc_connection *connection);
+
+/* Blocking variants.  `timeout_ms` < 0: no limit.  Return 0 when all was done, -ETIMEDOUT when the
+ * time is over; read_all and write_all then tell in `ret_done` (may be NULL) how far they came. */
+int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_ms);
+int ivc_accept_wait(ivc_context *context, int timeout_ms, ivc_connection **ret_connection);
+int ivc_read_all(ivc_connection *connection, void *buffer, size_t len, int timeout_ms,
+                 size_t *ret_done);
+int ivc_write_all(ivc_connection *connection, const void *buffer, size_t len, int timeout_ms,
+                  size_t *ret_done);
+
+/* Waits until one of the context's connections can be read or accepted, or the time is over:
+ * 0 or -ETIMEDOUT. */
+int ivc_wait(ivc_context *context, int timeout_ms);
+
+/* A descriptor for poll(2) that becomes readable when ivc_read() or ivc_accept() has something to
+ * do.  -ENOTSUP where the mechanism has no interrupt (all of them today, but Xen). */
+int ivc_descriptor(ivc_context *context);
+
+/* Who is at the other end. */
+int ivc_get_peer_host(ivc_connection *connection, struct ivc_host *ret_host);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
