@@ -1,6 +1,7 @@
 /* Streams of bytes over packets: see internal.h. */
 #include "internal.h"
 
+#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
 
@@ -94,7 +95,7 @@ static void take_bytes(struct ivc_connection *connection, const char *bytes, siz
     size_t n = IVC_MIN(len, connection->landing_room);
 
     if (n > 0) {
-        memcpy(connection->landing, bytes, n);
+        ivc_copy_short(connection->landing, bytes, n);
         connection->landing += n;
         connection->landing_room -= n;
     }

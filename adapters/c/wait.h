@@ -38,7 +38,9 @@ static inline bool wait_pause(struct wait *wait)
     uint64_t waited;
 
     if (++wait->looks % WAIT_LOOKS != 0 && wait->limit_ns != 0) {
-        ivc_cpu_relax();
+        /* Not among the first looks: a pause is as long as half the way of a message. */
+        if (wait->looks > WAIT_LOOKS)
+            ivc_cpu_relax();
         return true;
     }
     waited = ivc_now_ns() - wait->start_ns;

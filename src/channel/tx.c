@@ -1,4 +1,5 @@
 /* The sending side of a channel: see channel.h. */
+#include "base/copy.h"
 #include "base/util.h"
 #include "channel/channel.h"
 #include "channel/pool.h"
@@ -149,16 +150,20 @@ int ivc_tx_refresh(struct ivc_tx *tx)
 }
 
 /* Room for `n` more slots. */
-static int need_slots(struct ivc_tx *tx, uint32_t n)
+static __attribute__((noinline)) int refresh_slots(struct ivc_tx *tx, uint32_t n)
 {
-    int r;
+    int r = ivc_tx_refresh(tx);
 
-    if (tx->tail - tx->head + n <= (uint64_t)tx->mask + 1)
-        return 0;
-    r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
     return tx->tail - tx->head + n <= (uint64_t)tx->mask + 1 ? 0 : IVC_E_FULL;
+}
+
+static inline int need_slots(struct ivc_tx *tx, uint32_t n)
+{
+    if (__builtin_expect(tx->tail - tx->head + n <= (uint64_t)tx->mask + 1, 1))
+        return 0;
+    return refresh_slots(tx, n);
 }
 
 static char *tail_slot(const struct ivc_tx *tx)
@@ -181,10 +186,10 @@ static inline void tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, uint8
         ivc_doorbell_ring(&tx->bell);
 }
 
-static void gather(char *to, const struct iovec *iov, unsigned n_iov)
+static inline void gather(char *to, const struct iovec *iov, unsigned n_iov)
 {
     for (unsigned i = 0; i < n_iov; i++) {
-        memcpy(to, iov[i].iov_base, iov[i].iov_len);
+        ivc_copy_short(to, iov[i].iov_base, iov[i].iov_len);
         to += iov[i].iov_len;
     }
 }

@@ -1,0 +1,41 @@
+/*
+ * Copying a few bytes: what fits a slot.  A call of memcpy costs more than the copy when the length
+ * is not known at compile time; here it is at most a few moves, two of which may overlap.
+ */
+#ifndef IVC_BASE_COPY_H
+#define IVC_BASE_COPY_H
+
+#include <stdint.h>
+#include <string.h>
+
+/* Moves the first and the last `width` bytes of n, width <= n <= 2 * width. */
+#define IVC_COPY_ENDS(type, to, from, n)                            \
+    do {                                                            \
+        type first_, last_;                                         \
+        memcpy(&first_, (from), sizeof first_);                     \
+        memcpy(&last_, (from) + (n) - sizeof last_, sizeof last_);  \
+        memcpy((to), &first_, sizeof first_);                       \
+        memcpy((to) + (n) - sizeof last_, &last_, sizeof last_);    \
+    } while (0)
+
+struct ivc_copy16 {
+    uint64_t words[2];
+};
+
+static inline void ivc_copy_short(char *to, const char *from, size_t n)
+{
+    if (n >= 8 && n <= 16)
+        IVC_COPY_ENDS(uint64_t, to, from, n);
+    else if (n > 16 && n <= 32)
+        IVC_COPY_ENDS(struct ivc_copy16, to, from, n);
+    else if (n > 32)
+        memcpy(to, from, n);
+    else if (n >= 4)
+        IVC_COPY_ENDS(uint32_t, to, from, n);
+    else if (n >= 2)
+        IVC_COPY_ENDS(uint16_t, to, from, n);
+    else if (n == 1)
+        *to = *from;
+}
+
+#endif
