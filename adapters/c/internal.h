@@ -46,7 +46,7 @@ struct ivc_connection {
     uint32_t credit;
 
     /* Receiving: a ring of `window` bytes, and where ivc_read() waits for bytes to land directly. */
-    char *unread;
+    char *unread;                       /* made when first needed */
     uint32_t unread_first, unread_len;
     char *landing;
     size_t landing_room;

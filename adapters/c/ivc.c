@@ -58,8 +58,9 @@ static int window_size(const struct ivc_options *options, uint32_t *ret_window)
     return r;
 }
 
-/* The member of that name, if it lives. */
-static int find_member(struct ivc_context *context, uint32_t client_id, struct ivc_member *ret_member)
+/* The member of that name, if it lives.  Sets no text: it is asked in loops. */
+static bool find_member(struct ivc_context *context, uint32_t client_id,
+                        struct ivc_member *ret_member)
 {
     struct ivc_region *region = ivc_endpoint_region(context->endpoint);
     uint32_t own_slot = ivc_region_self(region)->slot;
@@ -67,20 +68,16 @@ static int find_member(struct ivc_context *context, uint32_t client_id, struct i
     for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++)
         if (slot != own_slot && ivc_region_member(region, slot, ret_member) == 0
             && ret_member->magic_id == context->magic_id && ret_member->client_id == client_id)
-            return 0;
-    return ivc_error_set(-ENOENT, "client %u of group %llu: no such member shares memory with us (yet); "
-                         "ivc_info lists the members", client_id,
-                         (unsigned long long)context->magic_id);
+            return true;
+    return false;
 }
 
-/* Of two that take one name at the same time, the one in the higher slot gives way. */
+/* Whoever finds his name taken gives way; of two that take one at the same moment, perhaps both. */
 static int check_name(struct ivc_context *context, uint32_t client_id)
 {
-    struct ivc_region *region = ivc_endpoint_region(context->endpoint);
     struct ivc_member member;
 
-    if (find_member(context, client_id, &member) != 0
-        || member.slot > ivc_region_self(region)->slot)
+    if (!find_member(context, client_id, &member))
         return 0;
     return ivc_error_set(-EEXIST, "client %u of group %llu: that name is taken by process %u on %s",
                          client_id, (unsigned long long)context->magic_id, member.pid, member.host);
@@ -183,10 +180,12 @@ EXPORT int ivc_connect(ivc_context *context, uint32_t client_id, ivc_connection 
     struct ivc_connection *connection;
     struct ivc_member member;
     struct ivc_peer *peer;
-    int r = find_member(context, client_id, &member);
+    int r;
 
-    if (r < 0)
-        return r;
+    if (!find_member(context, client_id, &member))
+        return ivc_error_set(-ENOENT, "client %u of group %llu: no such member shares memory with us "
+                             "(yet); ivc_info lists the members", client_id,
+                             (unsigned long long)context->magic_id);
     r = ivc_endpoint_connect_member(context->endpoint, &member, &peer);
     if (r != 0)
         return stream_code(r);
@@ -200,7 +199,8 @@ EXPORT int ivc_connect(ivc_context *context, uint32_t client_id, ivc_connection 
     return 0;
 }
 
-EXPORT int ivc_accept(ivc_context *context, ivc_connection **ret_connection)
+/* The connection that has waited longest for ivc_accept(); NULL when there is none. */
+static ivc_connection *accept_next(ivc_context *context)
 {
     struct ivc_connection *oldest = NULL;
 
@@ -209,10 +209,18 @@ EXPORT int ivc_accept(ivc_context *context, ivc_connection **ret_connection)
     for (struct ivc_connection *c = context->connections; c; c = c->next)
         if (!c->accepted)
             oldest = c;
-    if (!oldest)
+    if (oldest)
+        oldest->accepted = true;
+    return oldest;
+}
+
+EXPORT int ivc_accept(ivc_context *context, ivc_connection **ret_connection)
+{
+    struct ivc_connection *connection = accept_next(context);
+
+    if (!connection)
         return ivc_error_set(-EAGAIN, "accept: no peer has started a connection");
-    oldest->accepted = true;
-    *ret_connection = oldest;
+    *ret_connection = connection;
     return 0;
 }
 
@@ -259,7 +267,7 @@ EXPORT int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_m
     struct ivc_member member;
 
     do {
-        if (find_member(context, client_id, &member) == 0)
+        if (find_member(context, client_id, &member))
             return 0;
         stream_progress(context);
     } while (wait_pause(&wait));
@@ -270,13 +278,16 @@ EXPORT int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_m
 EXPORT int ivc_accept_wait(ivc_context *context, int timeout_ms, ivc_connection **ret_connection)
 {
     struct wait wait = wait_begin(timeout_ms);
-    int r;
+    ivc_connection *connection;
 
     do {
-        r = ivc_accept(context, ret_connection);
-    } while (r == -EAGAIN && wait_pause(&wait));
-    return r == -EAGAIN ? ivc_error_set(-ETIMEDOUT, "accept: no peer has started a connection within "
-                                        "%d ms", timeout_ms) : r;
+        connection = accept_next(context);
+    } while (!connection && wait_pause(&wait));
+    if (!connection)
+        return ivc_error_set(-ETIMEDOUT, "accept: no peer has started a connection within %d ms",
+                             timeout_ms);
+    *ret_connection = connection;
+    return 0;
 }
 
 /* What read_all and write_all share: `step` until all is done, an error, or the end of the time. */

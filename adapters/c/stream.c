@@ -27,11 +27,6 @@ struct ivc_connection *stream_new(struct ivc_context *context, struct ivc_peer *
 
     if (!connection)
         return NULL;
-    connection->unread = malloc(context->window);
-    if (!connection->unread) {
-        free(connection);
-        return NULL;
-    }
     connection->context = context;
     connection->peer = peer;
     connection->own_number = context->next_number++;
@@ -80,8 +75,10 @@ static void keep_unread(struct ivc_connection *connection, const char *bytes, si
     uint32_t at = (connection->unread_first + connection->unread_len) % window;
     size_t before_end = IVC_MIN(len, window - at);
 
-    if (len > window - connection->unread_len) {
-        break_off(connection);      /* more than we allowed */
+    if (!connection->unread)
+        connection->unread = malloc(window);
+    if (!connection->unread || len > window - connection->unread_len) {
+        break_off(connection);      /* out of memory, or more than we allowed */
         return;
     }
     memcpy(connection->unread + at, bytes, before_end);
@@ -103,12 +100,38 @@ static void take_bytes(struct ivc_connection *connection, const char *bytes, siz
         keep_unread(connection, bytes + n, len - n);
 }
 
+/* Connections that wait for ivc_accept(); more are refused, so that a peer cannot fill our memory. */
+enum { BACKLOG_MAX = 256 };
+
+static unsigned backlog(const struct ivc_context *context)
+{
+    unsigned n = 0;
+
+    for (const struct ivc_connection *c = context->connections; c; c = c->next)
+        n += !c->accepted;
+    return n;
+}
+
+/* Says that we have closed what the peer has just opened.  When there is no room to say so, it
+ * finds out by waiting. */
+static void refuse(struct ivc_context *context, struct ivc_peer *peer, const struct header *open)
+{
+    struct header header = { .to = open->from };
+    struct iovec iov = { &header, sizeof header };
+
+    (void)ivc_endpoint_send(context->endpoint, peer, TAG_CLOSE, &iov, 1);
+}
+
 static void on_open(struct ivc_context *context, struct ivc_peer *peer, const struct header *header)
 {
-    struct ivc_connection *connection = stream_new(context, peer);
+    struct ivc_connection *connection = NULL;
 
-    if (!connection)
+    if (backlog(context) < BACKLOG_MAX)
+        connection = stream_new(context, peer);
+    if (!connection) {
+        refuse(context, peer, header);
         return;
+    }
     connection->peer_number = header->from;
     connection->credit = header->window;
     connection->accept_due = true;

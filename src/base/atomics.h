@@ -30,6 +30,13 @@ _Static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2,
                                             (desired), memory_order_acq_rel,              \
                                             memory_order_acquire)
 
+/* After copying what a peer may still write: from here on the compiler uses the copy, and does not
+ * read the original again behind a check of the copy. */
+static inline void ivc_copy_is_final(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+
 /* A hint to the processor that this is a waiting loop. */
 static inline void ivc_cpu_relax(void)
 {

@@ -4,6 +4,9 @@
 
 #include "region/region.h"
 
+/* Opened: the slot's owner may write to us and we may read what it shares. */
 void ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation);
+/* Closed: we read nothing of it any more.  Its memory may be used again. */
+void ivc_link_close(struct ivc_region *region, uint32_t slot);
 
 #endif

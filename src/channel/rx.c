@@ -39,15 +39,18 @@ int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
     handle = ivc_load_acquire(&link->ring);
     if (handle == 0)
         return IVC_E_GONE;
-    rx.size = link->ring_size;
+    rx.size = ivc_load_relaxed(&link->ring_size);   /* published with the ring */
     r = ivc_region_map(region, slot, handle, rx.size, &rx.memory);
     if (r < 0)
         return r;
     if (rx.size < sizeof header)
         return bad_ring(slot, "a ring without a header");
     memcpy(&header, rx.memory, sizeof header);
+    ivc_copy_is_final();
     if (!check_header(&header, rx.size))
         return bad_ring(slot, "a ring of impossible shape");
+    if (header.generation != ivc_region_self(region)->generation)
+        return IVC_E_GONE;      /* for an earlier owner of our slot */
     rx.slots = (const char *)rx.memory + sizeof header;
     rx.mask = header.n_slots - 1;
     rx.shift = (uint32_t)__builtin_ctz(header.slot_size);
@@ -121,6 +124,7 @@ int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot,
     ret_packet->body = NULL;
     memcpy(ret_packet->head, slot + at, len);
     memcpy(&ref, slot + IVC_SLOT_REF_AT, sizeof ref);
+    ivc_copy_is_final();
     switch (kind) {
     case IVC_SLOT_INLINE:
         return 1;

@@ -59,10 +59,13 @@ static void announce_ring(struct ivc_tx *tx)
 {
     struct ivc_layout_link *link = ivc_region_own_link(tx->region, tx->slot);
 
-    link->ring_size = (uint32_t)tx->share.size;
+    /* Relaxed: published with the ring. */
+    ivc_store_relaxed(&link->ring_size, (uint32_t)tx->share.size);
     /* Release: pairs with the acquire of ring in ivc_rx_open(); the ring's header and its zeroed
      * slots are visible. */
     ivc_store_release(&link->ring, tx->share.handle);
+    /* Whatever it watches in our slot is about an earlier owner: it must map this ring first. */
+    ivc_doorbell_ring(&tx->bell);
 }
 
 int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,

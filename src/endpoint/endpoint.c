@@ -100,8 +100,13 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
     r = ivc_pool_init(&endpoint->pool, endpoint->region, (uint32_t)chunk_size,
                       pool_limit(info->size));
+    if (r < 0)
+        return r;
     /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */
-    return r == 0 ? ivc_pool_grow(&endpoint->pool) : r;
+    do {
+        r = ivc_pool_grow(&endpoint->pool);
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(endpoint->region));
+    return r;
 }
 
 int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_endpoint **ret_endpoint)

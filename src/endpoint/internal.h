@@ -104,6 +104,8 @@ void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const ch
 /* poll.c.  Under `polling`. */
 /* Maps the peer's ring if it has made one. */
 void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Ends the slot's peer if its process is gone: a new one may be there.  Takes `polling`, if it can. */
+void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot);
 void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 
 #endif

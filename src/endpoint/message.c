@@ -42,6 +42,7 @@ struct ivc_mailbox {
     void *arg;
     struct train *trains, **trains_end;     /* of all peers, in the order of sending */
     struct arrival *arrivals;
+    bool pushing;
 };
 
 int ivc_mailbox_new(struct ivc_endpoint *endpoint, ivc_message_start_fn *on_start,
@@ -163,6 +164,9 @@ static void push_all(struct ivc_mailbox *mailbox)
 {
     struct train **at = &mailbox->trains;
 
+    if (mailbox->pushing)
+        return;     /* called by on_sent: the loop below comes to what was added */
+    mailbox->pushing = true;
     while (*at) {
         struct train *train = *at;
         int r = earlier_train_to(mailbox, train) ? IVC_E_FULL : push(mailbox, train);
@@ -176,6 +180,7 @@ static void push_all(struct ivc_mailbox *mailbox)
             mailbox->trains_end = at;
         finish_train(train, r);
     }
+    mailbox->pushing = false;
 }
 
 int ivc_mailbox_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,

@@ -72,6 +72,7 @@ int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member
                   struct ivc_peer **ret_peer)
 {
     struct ivc_peer *peer = ivc_endpoint_peer(endpoint, member->slot);
+    bool left;
 
     if (peer && peer->member.generation == member->generation) {
         *ret_peer = peer;
@@ -87,6 +88,11 @@ int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member
     peer->member = *member;
     ivc_store_relaxed(&peer->state, IVC_PEER_CONNECTED);
     ivc_link_open(endpoint->region, member->slot, member->generation);
+    if (ivc_region_member_check(endpoint->region, member->slot, member->generation, &left) != 0) {
+        ivc_link_close(endpoint->region, member->slot);
+        free(peer);
+        return ivc_error_set(IVC_E_GONE, "peer %u has left the region", member->client_id);
+    }
     ivc_region_watch(endpoint->region, member->slot, member->generation);
     /* Release: pairs with the acquire in ivc_endpoint_peer(). */
     ivc_store_release(&endpoint->peers[member->slot], peer);
@@ -112,6 +118,7 @@ int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_
     struct ivc_peer *peer;
     int r;
 
+    ivc_poll_check_peer(endpoint, member->slot);
     ivc_endpoint_lock(endpoint);
     r = ivc_peer_make(endpoint, member, &peer);
     if (r == 0 && ivc_peer_state(peer) == IVC_PEER_CONNECTED && memory_is_scarce(endpoint))
@@ -142,12 +149,15 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     int r;
 
     if (ivc_peer_state(peer) == IVC_PEER_CLOSED)
-        return IVC_E_GONE;
+        return ivc_error_set(IVC_E_GONE, "client %u on %s has left or died", peer->member.client_id,
+                             peer->member.host);
     r = ivc_tx_open(endpoint->region, &endpoint->pool, peer->member.slot, peer->member.generation,
                     endpoint->ring_size, endpoint->segment_size, &peer->tx);
     if (r == IVC_E_NOSPACE)
         r = ivc_tx_open(endpoint->region, &endpoint->pool, peer->member.slot,
                         peer->member.generation, RING_SIZE_LAST_RESORT, IVC_SLOT_SIZE_MIN, &peer->tx);
+    if (r == IVC_E_NOSPACE && ivc_region_memory_is_coming(endpoint->region))
+        r = IVC_E_FULL;
     if (r != 0)
         return r;
     ivc_store_relaxed(&peer->state, IVC_PEER_ACTIVE);
@@ -178,6 +188,8 @@ void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const ch
     if (closed)
         return;
     ivc_poll_forget(endpoint, peer);
+    if (ivc_endpoint_peer(endpoint, peer->member.slot) == peer)
+        ivc_link_close(endpoint->region, peer->member.slot);
     if (endpoint->on_gone)
         endpoint->on_gone(endpoint->arg, peer, reason);
 }

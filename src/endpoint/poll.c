@@ -178,9 +178,25 @@ static void cool_one(struct ivc_endpoint *endpoint)
         }
 }
 
+/* We were taken for dead: our rings and buffers may be someone else's by now. */
+static void end_all(struct ivc_endpoint *endpoint)
+{
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->region); slot++) {
+        struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+        if (peer && ivc_peer_state(peer) != IVC_PEER_CLOSED)
+            ivc_peer_end(endpoint, peer, "this guest stood still for so long that its processes were "
+                         "taken for dead");
+    }
+}
+
 static void look_for_the_gone(struct ivc_endpoint *endpoint)
 {
     ivc_region_alarm_clear(endpoint->region);
+    if (ivc_region_is_evicted(endpoint->region)) {
+        end_all(endpoint);
+        return;
+    }
     for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->region); slot++) {
         struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
 
@@ -230,6 +246,16 @@ static void leave(struct ivc_endpoint *endpoint)
         atomic_flag_clear_explicit(&endpoint->polling, memory_order_release);
     else
         endpoint->in_turn = false;
+}
+
+void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
+{
+    struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+    if (!peer || !enter(endpoint))
+        return;
+    end_if_gone(endpoint, peer);
+    leave(endpoint);
 }
 
 int ivc_endpoint_progress(struct ivc_endpoint *endpoint)

@@ -69,6 +69,8 @@ static void *guard_main(void *arg)
     do {
         /* Relaxed: the count itself is the message. */
         ivc_store_relaxed(&own->heartbeat, ivc_load_relaxed(&own->heartbeat) + 1);
+        if (ivc_region_is_evicted(region))
+            ivc_store_relaxed(&region->alarm, 1);
         look_at_watched(region);
         look_at_others(region);
     } while (!wait_for_stop(region));

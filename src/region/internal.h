@@ -22,6 +22,7 @@ struct ivc_region {
     char name[256];
     struct ivc_mapping mapping;
     struct ivc_window_geometry geometry;
+    uint32_t lease_ms;      /* as it was when we opened */
 
     struct ivc_member self;
     bool joined;
@@ -52,8 +53,6 @@ bool ivc_member_process_exists(const struct ivc_layout_member *member);
 
 /* reclaim.c: finds the dead, frees what they had.  Called under `lock`. */
 void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious);
-/* Whether some slot holds memory that will be free within the quarantine. */
-bool ivc_reclaim_pending(struct ivc_region *region);
 
 /* guard.c */
 int ivc_guard_start(struct ivc_region *region);
@@ -61,9 +60,9 @@ void ivc_guard_stop(struct ivc_region *region);
 
 enum {
     IVC_HEARTBEAT_MS = 100,
-    /* From the moment a member is marked until its blocks are used again: ten beats, in which every
-     * living peer's guard looks at the members it watches. */
-    IVC_QUARANTINE_MS = 1000,
+    /* At least this long from the moment a member is marked until its blocks are used again: whoever
+     * opens a channel to it at that moment has said so, or has seen the mark, long before. */
+    IVC_QUARANTINE_MS = 300,
 };
 
 #endif

@@ -60,7 +60,8 @@ struct ivc_layout_header {
     ivc_atomic_u64 n_blocks;
     ivc_atomic_u32 lease_ms;    /* silence after which a member of another kernel is dead */
     uint32_t reserved;
-    ivc_atomic_u64 tenant[4];   /* zero-padded name; empty: anyone may join */
+    ivc_atomic_u64 tenant;      /* hash of the tenant's name, the first formatter's; 0: anyone */
+    ivc_atomic_u64 tenant_name[4];  /* for people; zero-padded */
 };
 _Static_assert(sizeof(struct ivc_layout_header) <= IVC_LAYOUT_PAGE, "the header is one page");
 _Static_assert(offsetof(struct ivc_layout_header, uuid) == 24, "fixed by version 1");
@@ -99,7 +100,7 @@ struct ivc_layout_member {
     uint64_t pid_start;         /* field 22 of /proc/PID/stat: tells a reused pid */
     uint64_t pid_namespace;     /* inode of /proc/self/ns/pid */
     uint8_t boot_id[16];        /* of its kernel: the identity of a running guest */
-    uint64_t links;             /* offset of its link table */
+    ivc_atomic_u64 links;       /* offset of its link table */
     char host[64];
     uint8_t reserved[64];
     ivc_atomic_u64 heartbeat;   /* counts up while the process lives; a line of its own */
@@ -120,7 +121,7 @@ static inline uint32_t ivc_layout_owner(uint32_t slot, uint32_t generation)
  */
 struct ivc_layout_link {
     ivc_atomic_u32 generation;  /* of the peer that this line is meant for; 0: none */
-    uint32_t ring_size;         /* bytes at `ring`; valid when ring is not 0 */
+    ivc_atomic_u32 ring_size;   /* bytes at `ring`; valid when ring is not 0 */
     ivc_atomic_u64 ring;        /* handle of the ring from the owner to the peer; 0: none yet */
     ivc_atomic_u64 head;        /* slots of the peer's ring that the owner has consumed */
     uint8_t pad[40];

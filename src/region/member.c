@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,8 +47,9 @@ static void boot_id(uint8_t ret_id[16])
     unsigned n = 0;
 
     memset(ret_id, 0, 16);
-    if (ivc_read_line("/proc/sys/kernel/random/boot_id", text, sizeof text) < 0)
-        gethostname(text, sizeof text - 1);
+    if (ivc_read_line("/proc/sys/kernel/random/boot_id", text, sizeof text) < 0
+        && getrandom(ret_id, 16, 0) == 16)
+        return;     /* unlike everybody's: then only heartbeats tell who lives */
     for (const char *at = text; *at && n < 32; at++) {
         if (!isxdigit((unsigned char)*at))
             continue;
@@ -126,10 +128,20 @@ int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint
     return IVC_E_GONE;
 }
 
+bool ivc_region_is_evicted(const struct ivc_region *region)
+{
+    const struct ivc_layout_member *own = ivc_region_slot(region, region->self.slot);
+
+    return ivc_load_relaxed(&own->state)
+           != ivc_layout_state(region->self.generation, IVC_PHASE_ACTIVE);
+}
+
 static void publish(struct ivc_region *region, struct ivc_layout_member *entry)
 {
     /* Release: pairs with the acquire in ivc_region_member(); the entry's fields are visible. */
     ivc_store_release(&entry->state, ivc_layout_state(region->self.generation, IVC_PHASE_ACTIVE));
+    /* Before we look at the others: of two that join at once, one at least sees the other. */
+    atomic_thread_fence(memory_order_seq_cst);
 }
 
 /* Takes the first free slot; -ENOSPC when there is none. */
@@ -145,6 +157,8 @@ static int take_slot(struct ivc_region *region)
         generation += generation == 0;      /* 0 means "none" in link lines */
         if (!ivc_cas(&entry->state, state, ivc_layout_state(generation, IVC_PHASE_JOINING)))
             continue;
+        /* Pairs with the acquire fence in ivc_region_member(): who sees our fields sees JOINING. */
+        atomic_thread_fence(memory_order_release);
         region->self.slot = slot;
         region->self.generation = generation;
         return 0;
@@ -161,12 +175,25 @@ static void look_at_all(struct ivc_region *region)
     pthread_mutex_unlock(&region->lock);
 }
 
+bool ivc_region_wait_for_memory(struct ivc_region *region)
+{
+    uint64_t before = ivc_blocks_free_count(&region->blocks);
+
+    for (unsigned waited = 0; waited < 3 * IVC_QUARANTINE_MS; waited += IVC_HEARTBEAT_MS) {
+        if (!ivc_region_memory_is_coming(region))
+            return false;
+        ivc_sleep_ms(IVC_HEARTBEAT_MS);
+        look_at_all(region);
+        if (ivc_blocks_free_count(&region->blocks) > before)
+            return true;
+    }
+    return false;
+}
+
 /* A full directory may hold dead members: wait as long as it takes to be sure. */
 static int take_slot_patiently(struct ivc_region *region)
 {
-    uint32_t lease = ivc_load_relaxed(
-        &((struct ivc_layout_header *)region->mapping.memory)->lease_ms);
-    uint64_t deadline = ivc_now_ms() + lease + 2 * IVC_QUARANTINE_MS;
+    uint64_t deadline = ivc_now_ms() + region->lease_ms + 2 * IVC_QUARANTINE_MS;
 
     do {
         look_at_all(region);
@@ -186,7 +213,6 @@ static void fill_entry(struct ivc_region *region, uint64_t magic_id, uint32_t cl
     ivc_member_describe_self(entry);
     entry->magic_id = magic_id;
     entry->client_id = client_id;
-    entry->links = 0;
     region->self.magic_id = magic_id;
     region->self.client_id = client_id;
     region->self.pid = entry->pid;
@@ -225,19 +251,22 @@ int ivc_region_join(struct ivc_region *region, uint64_t magic_id, uint32_t clien
     entry = ivc_region_slot(region, region->self.slot);
     fill_entry(region, magic_id, client_id);
     clear_inbox(region);
-    r = ivc_region_share(region, IVC_SLOT_ANY, region->geometry.capacity
-                         * sizeof(struct ivc_layout_link), &region->links);
+    do {
+        r = ivc_region_share(region, IVC_SLOT_ANY, region->geometry.capacity
+                             * sizeof(struct ivc_layout_link), &region->links);
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region));
     if (r != 0)
         goto err_slot;
-    entry->links = region->links.handle;
+    ivc_store_relaxed(&entry->links, region->links.handle);     /* published with the state */
+    publish(region, entry);
+    region->joined = true;
     r = ivc_guard_start(region);
     if (r < 0)
         goto err_links;
-    publish(region, entry);
-    region->joined = true;
     return 0;
 
 err_links:
+    region->joined = false;
     ivc_region_unshare(region, &region->links);
 err_slot:
     release_slot(region);
@@ -250,8 +279,10 @@ void ivc_region_leave(struct ivc_region *region, bool quiet)
 
     if (!region->joined)
         return;
-    region->joined = false;
     ivc_guard_stop(region);
+    region->joined = false;
+    if (ivc_region_is_evicted(region))
+        return;     /* nothing there is ours */
     entry = ivc_region_slot(region, region->self.slot);
     if (!quiet) {
         /* Peers may still read our blocks: they rest until every guard has seen this. */

@@ -1,10 +1,15 @@
 /*
- * Reclaiming: whoever notices a dead member marks it; after a quarantine its blocks and its slot are
- * free again.  Every step is one compare-and-swap, so any number of members may do this at once and
- * any of them may die in between.
+ * Reclaiming: whoever notices a dead member marks it; when nobody reads its memory any more, its
+ * blocks and its slot are free again.  Every step is one compare-and-swap, so any number of members
+ * may do this at once and any of them may die in between.
  *
  * A process of our own kernel is dead when it no longer exists.  One of another kernel is dead when
  * its heartbeat stood still for the region's lease, by our clock.
+ *
+ * Nobody reads it any more: every living member that has a channel with it says so by the generation
+ * in its link line for that slot, and clears that when it has ended the channel.  So a peer that
+ * computes for an hour without looking keeps the memory from being used again, and never finds
+ * someone else's packets in a ring that it still polls.
  */
 #include "region/internal.h"
 
@@ -15,13 +20,12 @@ enum { SUSPICIOUS_MS = 500 };   /* a beat is due every 100 ms: look whether the 
 static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *entry,
                     enum ivc_phase phase, uint64_t silent_ms, bool suspicious)
 {
-    const struct ivc_layout_header *header = region->mapping.memory;
     struct ivc_layout_member self;
     bool same_kernel;
 
-    if (silent_ms >= ivc_load_relaxed(&header->lease_ms))
-        return true;
-    if (phase == IVC_PHASE_JOINING || (!suspicious && silent_ms < SUSPICIOUS_MS))
+    if (phase == IVC_PHASE_JOINING)     /* its fields are not valid yet */
+        return silent_ms >= region->lease_ms;
+    if (!suspicious && silent_ms < SUSPICIOUS_MS)
         return false;
     if (region->joined) {
         same_kernel = ivc_member_same_kernel(region, entry);
@@ -30,7 +34,28 @@ static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *e
         same_kernel = __builtin_memcmp(self.boot_id, entry->boot_id, sizeof self.boot_id) == 0
                       && self.pid_namespace == entry->pid_namespace;
     }
-    return same_kernel && !ivc_member_process_exists(entry);
+    return same_kernel ? !ivc_member_process_exists(entry)
+                       : silent_ms >= region->lease_ms;
+}
+
+/* Some living member still has a channel with the process that owned the slot. */
+static bool is_still_read(struct ivc_region *region, uint32_t slot, uint32_t generation)
+{
+    uint64_t table_size = region->geometry.capacity * sizeof(struct ivc_layout_link);
+
+    for (uint32_t reader = 0; reader < region->geometry.capacity; reader++) {
+        const struct ivc_layout_member *entry = ivc_region_slot(region, reader);
+        const void *links;
+
+        if (ivc_layout_phase(ivc_load_acquire(&entry->state)) != IVC_PHASE_ACTIVE
+            || ivc_region_map(region, reader, ivc_load_relaxed(&entry->links), table_size, &links) != 0)
+            continue;
+        /* Acquire: pairs with the release in ivc_link_close(); its reads are over. */
+        if (ivc_load_acquire(&((const struct ivc_layout_link *)links)[slot].generation)
+            == generation)
+            return true;
+    }
+    return false;
 }
 
 /* Quarantine is over: blocks first, the slot last, so that a slot that is free owns nothing. */
@@ -59,7 +84,8 @@ void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
     if (state != sight->state || heartbeat != sight->heartbeat)
         *sight = (struct ivc_sight){ state, heartbeat, now };
     if (phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD) {
-        if (now - sight->since_ms >= IVC_QUARANTINE_MS)
+        if (now - sight->since_ms >= IVC_QUARANTINE_MS
+            && !is_still_read(region, slot, ivc_layout_generation(state)))
             bury(region, entry, slot, state);
     } else if (is_dead(region, entry, phase, now - sight->since_ms, suspicious)) {
         uint64_t dead = ivc_layout_state(ivc_layout_generation(state), IVC_PHASE_DEAD);
@@ -69,7 +95,7 @@ void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
     }
 }
 
-bool ivc_reclaim_pending(struct ivc_region *region)
+bool ivc_region_memory_is_coming(const struct ivc_region *region)
 {
     for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
         enum ivc_phase phase = ivc_layout_phase(

@@ -35,6 +35,8 @@ static int tables_init(struct ivc_region *region)
         return ivc_error_set(-ENOMEM, "region %s: out of memory for its tables", region->name);
     region->blocks.owners = (ivc_atomic_u32 *)(window(region) + region->geometry.owners);
     region->blocks.n = region->geometry.n_blocks;
+    region->lease_ms = ivc_load_relaxed(
+        &((struct ivc_layout_header *)region->mapping.memory)->lease_ms);
     return lock_init(region);
 }
 
@@ -82,14 +84,14 @@ void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info
         .epoch = ivc_load_relaxed(&header->epoch),
         .free_bytes = ivc_blocks_free_count(&region->blocks) * IVC_LAYOUT_PAGE,
         .capacity = region->geometry.capacity,
-        .lease_ms = ivc_load_relaxed(&header->lease_ms),
+        .lease_ms = region->lease_ms,
         .speed = region->mapping.speed,
     };
 
     memcpy(info.name, region->name, sizeof info.name);
     ivc_window_uuid(&region->mapping, info.uuid);
     for (unsigned i = 0; i < 4; i++) {
-        uint64_t word = ivc_load_relaxed(&header->tenant[i]);
+        uint64_t word = ivc_load_relaxed(&header->tenant_name[i]);
 
         memcpy(info.tenant + i * sizeof word, &word, sizeof word);
     }
@@ -191,7 +193,7 @@ struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t 
 
 const struct ivc_layout_link *ivc_region_peer_link(struct ivc_region *region, uint32_t slot)
 {
-    uint64_t peer_links = ivc_region_slot(region, slot)->links;
+    uint64_t peer_links = ivc_load_relaxed(&ivc_region_slot(region, slot)->links);
     const void *memory = NULL;
 
     if (ivc_region_map(region, slot, peer_links,

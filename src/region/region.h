@@ -80,9 +80,13 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
 int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
                             bool *ret_left);
 
+/* We were taken for dead, because our guest stood still for longer than the lease: nothing of ours
+ * in the region belongs to us any more. */
+bool ivc_region_is_evicted(const struct ivc_region *region);
+
 /* Asks the helper thread to watch this member closely, or no longer.  ivc_region_alarm() turns
- * true (free of the lock, one relaxed load) after a watched member has died or left, and is
- * cleared by ivc_region_alarm_clear(). */
+ * true (free of the lock, one relaxed load) after a watched member has died or left, or we were
+ * evicted, and is cleared by ivc_region_alarm_clear(). */
 void ivc_region_watch(struct ivc_region *region, uint32_t slot, uint32_t generation);
 void ivc_region_unwatch(struct ivc_region *region, uint32_t slot);
 bool ivc_region_alarm(const struct ivc_region *region);
@@ -97,6 +101,11 @@ struct ivc_share {
 };
 int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
                      struct ivc_share *ret_share);
+/* Whether a member that is gone still holds memory, to be freed when nobody reads it any more. */
+bool ivc_region_memory_is_coming(const struct ivc_region *region);
+/* The same, and waits for as long as that takes when all goes well (at most a second): true when
+ * memory came. */
+bool ivc_region_wait_for_memory(struct ivc_region *region);
 void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share);
 /* Memory of the member `slot` that it shared under `handle`.  -EBADMSG when that cannot be. */
 int ivc_region_map(struct ivc_region *region, uint32_t slot, uint64_t handle, uint64_t size,

@@ -12,10 +12,14 @@
 
 enum { LEASE_MS_DEFAULT = 10000 };
 
-/* A tenant's name as it lies in the header. */
-union tenant {
-    char text[32];
-    uint64_t words[4];
+/* A tenant's name as it lies in the header, and what stands for it: one word, so that of two who
+ * format at once one is the tenant. */
+struct tenant {
+    uint64_t hash;
+    union {
+        char text[32];
+        uint64_t words[4];
+    } name;
 };
 
 struct ivc_window_geometry ivc_window_geometry(uint64_t size)
@@ -45,8 +49,13 @@ static bool all_zero(const struct ivc_layout_header *header)
 
     for (size_t i = 0; i < IVC_LAYOUT_PAGE / sizeof *words; i++)
         if (ivc_load_relaxed(&words[i]) != 0)
-            return false;
+            goto used;
     return true;
+
+used:
+    /* Then `size`, which every formatter writes first, is visible as well. */
+    atomic_thread_fence(memory_order_acquire);
+    return false;
 }
 
 /* Takes the word from zero to `value`, unless somebody was first: then his value stays. */
@@ -64,19 +73,31 @@ static uint64_t random_word(void)
     return value;
 }
 
-static union tenant own_tenant(void)
+/* FNV-1a (Fowler, Noll, Vo), 64 bits. */
+static uint64_t hash_of(const char *text)
 {
-    union tenant tenant = { { 0 } };
-    const char *name = getenv("IVC_TENANT");
+    uint64_t hash = 0xcbf29ce484222325u;
 
-    if (name)
-        memcpy(tenant.text, name, strnlen(name, sizeof tenant.text));
+    for (; *text; text++)
+        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
+    return hash;
+}
+
+static struct tenant own_tenant(void)
+{
+    const char *name = getenv("IVC_TENANT");
+    struct tenant tenant = { 0 };
+
+    if (name && *name) {
+        tenant.hash = hash_of(name);
+        memcpy(tenant.name.text, name, strnlen(name, sizeof tenant.name.text));
+    }
     return tenant;
 }
 
 static void format(struct ivc_layout_header *header, uint64_t size)
 {
-    union tenant tenant = own_tenant();
+    struct tenant tenant = own_tenant();
     struct ivc_window_geometry g;
     struct timespec now;
 
@@ -95,9 +116,10 @@ static void format(struct ivc_layout_header *header, uint64_t size)
     ivc_store_relaxed(&header->blocks, g.blocks);
     ivc_store_relaxed(&header->n_blocks, g.n_blocks);
     ivc_store_relaxed(&header->lease_ms, LEASE_MS_DEFAULT);
-    for (unsigned i = 0; i < 4; i++)
-        if (tenant.words[i])
-            first_wins(&header->tenant[i], tenant.words[i]);
+    if (tenant.hash)
+        first_wins(&header->tenant, tenant.hash);
+    for (unsigned i = 0; ivc_load_relaxed(&header->tenant) == tenant.hash && i < 4; i++)
+        ivc_store_relaxed(&header->tenant_name[i], tenant.name.words[i]);
     /* Release: pairs with the acquire of magic in ivc_window_open(); publishes the header. */
     ivc_store_release(&header->magic, IVC_LAYOUT_MAGIC);
 }
@@ -130,14 +152,15 @@ static int check_geometry(const char *name, const struct ivc_layout_header *head
 
 static int check_tenant(const char *name, const struct ivc_layout_header *header)
 {
-    union tenant own = own_tenant(), theirs;
+    uint64_t tenant = ivc_load_relaxed(&header->tenant);
+    struct tenant theirs = { 0 };
 
-    for (unsigned i = 0; i < 4; i++)
-        theirs.words[i] = ivc_load_relaxed(&header->tenant[i]);
-    if (theirs.words[0] == 0 || memcmp(&own, &theirs, sizeof own) == 0)
+    if (tenant == 0 || tenant == own_tenant().hash)
         return 0;
+    for (unsigned i = 0; i < 4; i++)
+        theirs.name.words[i] = ivc_load_relaxed(&header->tenant_name[i]);
     return ivc_error_set(-EACCES, "region %s: in use by another tenant, '%.32s'; set IVC_TENANT if "
-                         "that is you, or attach a region of your own", name, theirs.text);
+                         "that is you, or attach a region of your own", name, theirs.name.text);
 }
 
 int ivc_window_open(const char *name, const struct ivc_mapping *mapping,
