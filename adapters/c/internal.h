@@ -17,6 +17,7 @@ enum tag {
     TAG_OPEN = 1,   /* `from` wishes to talk; `to` is 0 */
     TAG_ACCEPT,     /* `to` has been accepted as `from` */
     TAG_DATA,       /* bytes for `to` */
+    TAG_LONG,       /* the same in a buffer */
     TAG_READ,       /* `count` bytes more have been read: the window moves on */
     TAG_CLOSE,      /* `from` writes no more */
 };
@@ -28,8 +29,12 @@ struct header {
     uint32_t count;     /* TAG_READ */
 };
 
-/* In TAG_DATA only `to` is sent: 8 bytes of payload then share a cache line with everything else. */
-enum { DATA_HEADER = sizeof(uint32_t) };
+/* In TAG_DATA only `to` is sent: 8 bytes of payload then share a cache line with everything else.
+ * In TAG_LONG it has a line of its own, so that the copy into the buffer is aligned. */
+enum {
+    DATA_HEADER = sizeof(uint32_t),
+    LONG_HEADER = 64,
+};
 
 struct ivc_connection {
     struct ivc_context *context;

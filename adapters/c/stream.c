@@ -165,9 +165,9 @@ void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
     struct ivc_context *context = arg;
     struct ivc_connection *connection;
     struct header header;
-    uint32_t to;
+    uint32_t to, skip;
 
-    if (packet->tag != TAG_DATA) {
+    if (packet->tag != TAG_DATA && packet->tag != TAG_LONG) {
         if (packet->head_len < sizeof header)
             return;
         memcpy(&header, packet->head, sizeof header);
@@ -180,10 +180,19 @@ void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
     connection = find(context, peer, to);
     if (!connection)
         return;
-    take_bytes(connection, (const char *)packet->head + DATA_HEADER,
-               packet->head_len - DATA_HEADER);
-    if (packet->body_len > 0)
-        take_bytes(connection, packet->body, packet->body_len);
+    if (packet->tag == TAG_LONG) {
+        skip = LONG_HEADER - IVC_MIN(packet->head_len, LONG_HEADER);
+        if (packet->body_len > skip)
+            take_bytes(connection, (const char *)packet->body + skip, packet->body_len - skip);
+    } else {
+        take_bytes(connection, (const char *)packet->head + DATA_HEADER,
+                   packet->head_len - DATA_HEADER);
+        if (packet->body_len > 0)
+            take_bytes(connection, packet->body, packet->body_len);
+    }
+    /* ivc_read() has what it came for: the rest is better off in shared memory than copied twice. */
+    if (connection->landing && connection->landing_room == 0)
+        ivc_endpoint_end_turn(context->endpoint);
 }
 
 void stream_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
@@ -269,12 +278,12 @@ static int send_data(struct ivc_connection *connection, const char *bytes, size_
 
     if (DATA_HEADER + len <= ivc_endpoint_eager_max(endpoint))
         return ivc_endpoint_send(endpoint, connection->peer, TAG_DATA, iov, 2);
-    r = ivc_endpoint_buffer_get(endpoint, connection->peer, DATA_HEADER + len, &buffer);
+    r = ivc_endpoint_buffer_get(endpoint, connection->peer, LONG_HEADER + len, &buffer);
     if (r != 0)
         return r;
     memcpy(buffer.data, &connection->peer_number, DATA_HEADER);
-    memcpy((char *)buffer.data + DATA_HEADER, bytes, len);
-    r = ivc_endpoint_send_buffer(endpoint, connection->peer, TAG_DATA, &buffer, DATA_HEADER + len);
+    memcpy((char *)buffer.data + LONG_HEADER, bytes, len);
+    r = ivc_endpoint_send_buffer(endpoint, connection->peer, TAG_LONG, &buffer, LONG_HEADER + len);
     if (r != 0)
         ivc_endpoint_buffer_free(endpoint, &buffer);
     return r;
@@ -282,7 +291,7 @@ static int send_data(struct ivc_connection *connection, const char *bytes, size_
 
 ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, size_t len)
 {
-    size_t packet_max = ivc_endpoint_packet_max(connection->context->endpoint) - DATA_HEADER;
+    size_t packet_max = ivc_endpoint_packet_max(connection->context->endpoint) - LONG_HEADER;
     size_t done = 0;
     int r = 0;
 
@@ -323,6 +332,7 @@ ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t le
         stream_progress(connection->context);
         n = len - connection->landing_room;
         connection->landing_room = 0;
+        connection->landing = NULL;
     }
     connection->untold += (uint32_t)n;
     if (connection->untold >= connection->context->window / 2)

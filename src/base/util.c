@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -32,7 +33,7 @@ int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_val
         return 0;
     errno = 0;
     value = strtoull(text, &end, 10);
-    if (errno || end == text || *text == '-' || size_unit(end, &shift) < 0
+    if (errno || !isdigit((unsigned char)*text) || size_unit(end, &shift) < 0
         || value > UINT64_MAX >> shift || value << shift < min || value << shift > max)
         return ivc_error_set(-EINVAL, "%s=%s is not a size from %" PRIu64 " to %" PRIu64
                              " bytes; write a number, perhaps with K, M or G", name, text, min, max);

@@ -120,7 +120,7 @@ void ivc_rx_close(struct ivc_rx *rx);
 static inline int ivc_rx_peek(struct ivc_rx *rx, struct ivc_rx_packet *ret_packet);
 static inline void ivc_rx_advance(struct ivc_rx *rx);
 
-/* Tells the sender how far we are; called when a ring is found empty. */
+/* Tells the sender how far we are; called at the end of every turn. */
 static inline void ivc_rx_publish(struct ivc_rx *rx)
 {
     rx->published = rx->head;

@@ -7,7 +7,10 @@
 #include <errno.h>
 #include <string.h>
 
-enum { FIRST_SHARE_CHUNKS = 4 };
+enum {
+    FIRST_SHARE_CHUNKS = 4,
+    REFUSALS = 10000,       /* a millisecond or so of asking in vain */
+};
 
 int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t chunk_size,
                   uint64_t limit)
@@ -31,6 +34,20 @@ void ivc_pool_forget(struct ivc_pool *pool)
     *pool = (struct ivc_pool){ 0 };
 }
 
+/* Growing must leave half of the region to those who come later.  Asking costs a walk over all
+ * blocks, so after a refusal it is not asked for a while. */
+static bool region_is_roomy(struct ivc_pool *pool, uint64_t more)
+{
+    if (pool->refusals > 0) {
+        pool->refusals--;
+        return false;
+    }
+    if (ivc_region_free_bytes(pool->region) >= ivc_region_size(pool->region) / 2 + more)
+        return true;
+    pool->refusals = REFUSALS;
+    return false;
+}
+
 /* Twice as much as there is, or as much as the region gives: half of that, and so on. */
 int ivc_pool_grow(struct ivc_pool *pool)
 {
@@ -41,15 +58,15 @@ int ivc_pool_grow(struct ivc_pool *pool)
     wanted = IVC_MIN(wanted, pool->chunks_max - pool->n_chunks);
     if (wanted == 0 || pool->n_shares == IVC_SHARES_MAX - 1)
         return IVC_E_FULL;
+    if (pool->n_shares > 0 && !region_is_roomy(pool, (uint64_t)wanted * pool->chunk_size))
+        return IVC_E_FULL;
     for (; wanted > 0; wanted /= 2) {
         r = ivc_region_share(pool->region, IVC_SLOT_ANY, (uint64_t)wanted * pool->chunk_size, share);
         if (r == 0)
             break;
     }
-    if (r != 0) {
-        pool->chunks_max = IVC_MAX(pool->n_chunks, 1);  /* ask no more at every send */
+    if (r != 0)
         return pool->n_chunks ? IVC_E_FULL : r;
-    }
     pool->first_chunk[pool->n_shares] = pool->n_chunks;
     for (uint32_t i = 0; i < wanted; i++) {
         pool->share_of[pool->n_chunks] = (uint8_t)pool->n_shares;

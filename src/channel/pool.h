@@ -24,6 +24,7 @@ struct ivc_pool {
     uint32_t chunks_max;        /* the limit */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */
+    uint32_t refusals;          /* times yet to be refused growth without asking the region */
     struct ivc_share shares[IVC_SHARES_MAX];
     uint32_t first_chunk[IVC_SHARES_MAX];   /* of each share */
     uint8_t *share_of;          /* per chunk */

@@ -6,14 +6,17 @@
 
 #include <errno.h>
 
+enum { ARENA_MIN = 1024 };
+
 /* Slots get about a third of the ring, a power of two of them; the arena gets the rest. */
 static int shape(uint32_t ring_size, uint32_t slot_size, struct ivc_ring_header *ret_header)
 {
     uint32_t n_slots = 4;
 
-    while (n_slots * 2 * slot_size <= ring_size / 2)
+    while (n_slots * 2 * slot_size <= ring_size / 2
+           && sizeof *ret_header + n_slots * 2 * slot_size + ARENA_MIN <= ring_size)
         n_slots *= 2;
-    if (sizeof *ret_header + n_slots * slot_size + 1024 > ring_size)
+    if (sizeof *ret_header + n_slots * slot_size + ARENA_MIN > ring_size)
         return ivc_error_set(-EINVAL, "ring of %u bytes with segments of %u: too small; a ring needs "
                              "at least 4 segments and 1 KiB (IVC_RING_SIZE, IVC_SEGMENT_SIZE)",
                              ring_size, slot_size);

@@ -178,38 +178,30 @@ static void free_peer(struct ivc_peer *peer)
     free(peer);
 }
 
-static uint32_t free_peers(struct ivc_endpoint *endpoint)
+static void free_peers(struct ivc_endpoint *endpoint)
 {
-    uint32_t n = endpoint->gone != NULL;
     struct ivc_peer *next;
 
     for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->region); slot++) {
-        struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
-
-        n += peer != NULL;
-        free_peer(peer);
+        free_peer(ivc_endpoint_peer(endpoint, slot));
     }
     for (struct ivc_peer *peer = endpoint->gone; peer; peer = next) {
         next = peer->next_gone;
         free_peer(peer);
     }
-    return n;
 }
 
 void ivc_endpoint_free(struct ivc_endpoint *endpoint)
 {
-    uint32_t n_peers = 0;
-
     if (!endpoint)
         return;
     if (endpoint->peers && endpoint->receivers && endpoint->senders) {
         linger(endpoint);
-        n_peers = free_peers(endpoint);
+        free_peers(endpoint);
     }
     if (endpoint->region) {
         if (endpoint->pool.region)
             ivc_pool_forget(&endpoint->pool);
-        ivc_region_leave(endpoint->region, n_peers == 0);
         ivc_region_free(endpoint->region);
     }
     free(endpoint->peers);

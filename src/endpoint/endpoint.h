@@ -135,6 +135,10 @@ void ivc_endpoint_buffer_free(struct ivc_endpoint *endpoint, const struct ivc_bu
  * A call from inside a handler, or while another thread is in it, returns 0 at once. */
 int ivc_endpoint_progress(struct ivc_endpoint *endpoint);
 
+/* From a handler: take no more packets in this turn.  For an adapter that has no room for more than
+ * it was waiting for. */
+void ivc_endpoint_end_turn(struct ivc_endpoint *endpoint);
+
 /* Counters of a peer since connect, for statistics; read at any time. */
 struct ivc_peer_stats {
     uint64_t sent_packets, sent_bytes;          /* through memory */

@@ -45,6 +45,7 @@ struct ivc_endpoint {
     bool in_turn;                   /* without threads: stands for `polling` */
     const ivc_atomic_u64 *ready_summary;
     uint64_t turn;
+    bool end_turn;                  /* a handler asked for it */
     ivc_endpoint_packet_fn *on_packet;
     void *arg;
     atomic_flag polling;            /* held by whoever is in progress */

@@ -106,10 +106,7 @@ int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member
  * none is then declined while another path can still be chosen. */
 static bool memory_is_scarce(struct ivc_endpoint *endpoint)
 {
-    struct ivc_region_info info;
-
-    ivc_region_info(endpoint->region, &info);
-    return info.free_bytes < info.size / 4;
+    return ivc_region_free_bytes(endpoint->region) < ivc_region_size(endpoint->region) / 4;
 }
 
 int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_member *member,
@@ -151,8 +148,11 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (ivc_peer_state(peer) == IVC_PEER_CLOSED)
         return ivc_error_set(IVC_E_GONE, "client %u on %s has left or died", peer->member.client_id,
                              peer->member.host);
-    r = ivc_tx_open(endpoint->region, &endpoint->pool, peer->member.slot, peer->member.generation,
-                    endpoint->ring_size, endpoint->segment_size, &peer->tx);
+    /* The last quarter is for rings of the last resort, so that everybody gets one. */
+    r = memory_is_scarce(endpoint) ? IVC_E_NOSPACE
+        : ivc_tx_open(endpoint->region, &endpoint->pool, peer->member.slot,
+                      peer->member.generation, endpoint->ring_size, endpoint->segment_size,
+                      &peer->tx);
     if (r == IVC_E_NOSPACE)
         r = ivc_tx_open(endpoint->region, &endpoint->pool, peer->member.slot,
                         peer->member.generation, RING_SIZE_LAST_RESORT, IVC_SLOT_SIZE_MIN, &peer->tx);
@@ -188,7 +188,7 @@ void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const ch
     if (closed)
         return;
     ivc_poll_forget(endpoint, peer);
-    if (ivc_endpoint_peer(endpoint, peer->member.slot) == peer)
+    if (!ivc_region_is_evicted(endpoint->region))   /* else the line is no longer ours */
         ivc_link_close(endpoint->region, peer->member.slot);
     if (endpoint->on_gone)
         endpoint->on_gone(endpoint->arg, peer, reason);

@@ -87,14 +87,16 @@ static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 {
     int n = 0, r = 0;
 
-    while (n < IVC_TURN_BUDGET && (r = ivc_rx_peek(&peer->rx, &endpoint->packet)) == 1) {
+    while (n < IVC_TURN_BUDGET && !endpoint->end_turn
+           && (r = ivc_rx_peek(&peer->rx, &endpoint->packet)) == 1) {
         deliver(endpoint, peer);
         ivc_rx_advance(&peer->rx);
         n++;
     }
     if (n > 0)
         peer->last_turn = endpoint->turn;
-    if (r == 0 && peer->rx.published != peer->rx.head)
+    /* Now, not only when the ring is empty: the sender may wait for these very chunks. */
+    if (peer->rx.published != peer->rx.head)
         ivc_rx_publish(&peer->rx);
     if (__builtin_expect(r < 0, 0))
         ivc_peer_end(endpoint, peer, ivc_error_text());
@@ -218,6 +220,7 @@ static int poll_turn(struct ivc_endpoint *endpoint)
     int n = 0;
 
     endpoint->turn++;
+    endpoint->end_turn = false;
     for (uint32_t i = 0; i < endpoint->n_hot; i++)
         n += poll_peer(endpoint, endpoint->hot[i]);
     /* Relaxed: taken with acquire by ivc_region_take_ready(). */
@@ -246,6 +249,11 @@ static void leave(struct ivc_endpoint *endpoint)
         atomic_flag_clear_explicit(&endpoint->polling, memory_order_release);
     else
         endpoint->in_turn = false;
+}
+
+void ivc_endpoint_end_turn(struct ivc_endpoint *endpoint)
+{
+    endpoint->end_turn = true;
 }
 
 void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)

@@ -36,28 +36,42 @@ static int dax_size(const struct stat *st, uint64_t *ret_size)
     return *ret_size ? 0 : -ENODEV;
 }
 
-/* mmapper tells nothing, but reads end where the memory ends: search for the last byte. */
-static int readable_size(int fd, uint64_t *ret_size)
+/* Whether the device has a byte there.  The read is given nowhere to put it: the driver checks the
+ * position first and then fails with EFAULT, without touching the memory. */
+static bool has_byte(int fd, uint64_t at)
 {
-    uint64_t low = 0, high = 1;     /* low bytes can be read, byte `high - 1` perhaps not */
-    char byte;
+    char *volatile nowhere = (char *)8;
 
-    while (pread(fd, &byte, 1, (off_t)(high - 1)) == 1) {
+    return pread(fd, nowhere, 1, (off_t)at) < 0 && errno == EFAULT;
+}
+
+/*
+ * mmapper tells no size, but positions beyond its end are refused: search for the last byte.  The
+ * kernel takes the file's size for one page more than it is (arch/um/drivers/mmapper_kern.c and
+ * parse_iomem()), and touching that page is fatal to the guest: it is left out.
+ */
+static int mmapper_size(int fd, uint64_t *ret_size)
+{
+    uint64_t low = 0, high = IVC_LAYOUT_PAGE;   /* there are bytes below low, perhaps not below high */
+
+    while (has_byte(fd, high - 1)) {
         low = high;
         if (high > (uint64_t)1 << 46)
             return -EINVAL;
         high *= 2;
     }
-    while (high - low > 1) {
-        uint64_t middle = low + (high - low) / 2;
+    while (high - low > IVC_LAYOUT_PAGE) {
+        uint64_t middle = low + (high - low) / 2 / IVC_LAYOUT_PAGE * IVC_LAYOUT_PAGE;
 
-        if (pread(fd, &byte, 1, (off_t)(middle - 1)) == 1)
+        if (has_byte(fd, middle - 1))
             low = middle;
         else
             high = middle;
     }
-    *ret_size = low;
-    return low ? 0 : -ENODEV;
+    if (low <= IVC_LAYOUT_PAGE)
+        return -ENODEV;
+    *ret_size = low - IVC_LAYOUT_PAGE;
+    return 0;
 }
 
 static int file_size(int fd, const char *name, uint64_t *ret_size)
@@ -70,7 +84,7 @@ static int file_size(int fd, const char *name, uint64_t *ret_size)
         *ret_size = (uint64_t)st.st_size;
         return 0;
     }
-    if (S_ISCHR(st.st_mode) && (dax_size(&st, ret_size) == 0 || readable_size(fd, ret_size) == 0))
+    if (S_ISCHR(st.st_mode) && (dax_size(&st, ret_size) == 0 || mmapper_size(fd, ret_size) == 0))
         return 0;
     return ivc_error_set(-ENODEV, "region %s: neither a file, a DAX device nor an mmapper device "
                          "with memory behind it; for user-mode Linux give the guest "

@@ -61,6 +61,22 @@ static bool wait_for_stop(struct ivc_region *region)
     return stop;
 }
 
+/* When we stood still ourselves (a stopped job, a paused guest), the silence of others in that time
+ * says nothing about them. */
+static void forgive_own_absence(struct ivc_region *region)
+{
+    uint64_t now = ivc_now_ms();
+    bool absent = region->last_beat_ms && now - region->last_beat_ms > 5 * IVC_HEARTBEAT_MS;
+
+    region->last_beat_ms = now;
+    if (!absent)
+        return;
+    pthread_mutex_lock(&region->lock);
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
+        region->sights[slot].since_ms = now;
+    pthread_mutex_unlock(&region->lock);
+}
+
 static void *guard_main(void *arg)
 {
     struct ivc_region *region = arg;
@@ -71,6 +87,7 @@ static void *guard_main(void *arg)
         ivc_store_relaxed(&own->heartbeat, ivc_load_relaxed(&own->heartbeat) + 1);
         if (ivc_region_is_evicted(region))
             ivc_store_relaxed(&region->alarm, 1);
+        forgive_own_absence(region);
         look_at_watched(region);
         look_at_others(region);
     } while (!wait_for_stop(region));

@@ -28,6 +28,7 @@ struct ivc_region {
     bool joined;
     struct ivc_share links;         /* our link table: one line per slot */
     ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
+    uint64_t last_beat_ms;          /* the guard's */
 
     /* Taken by sharers and by the guard's reclaiming.  Never held while waiting. */
     pthread_mutex_t lock;
@@ -52,6 +53,8 @@ bool ivc_member_same_kernel(const struct ivc_region *region, const struct ivc_la
 bool ivc_member_process_exists(const struct ivc_layout_member *member);
 
 /* reclaim.c: finds the dead, frees what they had.  Called under `lock`. */
+/* Frees what the slot's owner, which has left or died, had: if nobody reads it any more. */
+void ivc_reclaim_if_unread(struct ivc_region *region, uint32_t slot);
 void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious);
 
 /* guard.c */

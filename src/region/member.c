@@ -273,7 +273,7 @@ err_slot:
     return r;
 }
 
-void ivc_region_leave(struct ivc_region *region, bool quiet)
+void ivc_region_leave(struct ivc_region *region)
 {
     struct ivc_layout_member *entry;
 
@@ -284,13 +284,8 @@ void ivc_region_leave(struct ivc_region *region, bool quiet)
     if (ivc_region_is_evicted(region))
         return;     /* nothing there is ours */
     entry = ivc_region_slot(region, region->self.slot);
-    if (!quiet) {
-        /* Peers may still read our blocks: they rest until every guard has seen this. */
-        ivc_store_release(&entry->state,
-                          ivc_layout_state(region->self.generation, IVC_PHASE_LEFT));
-        return;
-    }
-    ivc_blocks_give_all(&region->blocks,
-                        ivc_layout_owner(region->self.slot, region->self.generation));
-    release_slot(region);
+    ivc_store_release(&entry->state, ivc_layout_state(region->self.generation, IVC_PHASE_LEFT));
+    /* Either a peer that opens a channel at this moment sees that, or we see its link line. */
+    atomic_thread_fence(memory_order_seq_cst);
+    ivc_reclaim_if_unread(region, region->self.slot);
 }

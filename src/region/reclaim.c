@@ -58,7 +58,7 @@ static bool is_still_read(struct ivc_region *region, uint32_t slot, uint32_t gen
     return false;
 }
 
-/* Quarantine is over: blocks first, the slot last, so that a slot that is free owns nothing. */
+/* Blocks first, the slot last, so that a slot that is free owns nothing. */
 static void bury(struct ivc_region *region, struct ivc_layout_member *entry, uint32_t slot,
                  uint64_t state)
 {
@@ -67,6 +67,17 @@ static void bury(struct ivc_region *region, struct ivc_layout_member *entry, uin
     ivc_blocks_give_all(&region->blocks, ivc_layout_owner(slot, generation));
     /* Relaxed would do: the next owner's take_slot() needs nothing that we wrote. */
     (void)ivc_cas(&entry->state, state, ivc_layout_state(generation, IVC_PHASE_FREE));
+}
+
+void ivc_reclaim_if_unread(struct ivc_region *region, uint32_t slot)
+{
+    struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+    uint64_t state = ivc_load_acquire(&entry->state);
+    enum ivc_phase phase = ivc_layout_phase(state);
+
+    if ((phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD)
+        && !is_still_read(region, slot, ivc_layout_generation(state)))
+        bury(region, entry, slot, state);
 }
 
 void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
@@ -84,9 +95,8 @@ void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
     if (state != sight->state || heartbeat != sight->heartbeat)
         *sight = (struct ivc_sight){ state, heartbeat, now };
     if (phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD) {
-        if (now - sight->since_ms >= IVC_QUARANTINE_MS
-            && !is_still_read(region, slot, ivc_layout_generation(state)))
-            bury(region, entry, slot, state);
+        if (now - sight->since_ms >= IVC_QUARANTINE_MS)
+            ivc_reclaim_if_unread(region, slot);
     } else if (is_dead(region, entry, phase, now - sight->since_ms, suspicious)) {
         uint64_t dead = ivc_layout_state(ivc_layout_generation(state), IVC_PHASE_DEAD);
 

@@ -67,7 +67,7 @@ void ivc_region_free(struct ivc_region *region)
 {
     if (!region)
         return;
-    ivc_region_leave(region, false);
+    ivc_region_leave(region);
     if (region->mapping.memory)
         munmap(region->mapping.memory, region->mapping.size);
     free(region->sights);
@@ -82,7 +82,7 @@ void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info
         .mechanism = region->mechanism->name,
         .size = ivc_load_relaxed(&header->size),
         .epoch = ivc_load_relaxed(&header->epoch),
-        .free_bytes = ivc_blocks_free_count(&region->blocks) * IVC_LAYOUT_PAGE,
+        .free_bytes = ivc_region_free_bytes(region),
         .capacity = region->geometry.capacity,
         .lease_ms = region->lease_ms,
         .speed = region->mapping.speed,
@@ -96,6 +96,16 @@ void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info
         memcpy(info.tenant + i * sizeof word, &word, sizeof word);
     }
     *ret_info = info;
+}
+
+uint64_t ivc_region_free_bytes(const struct ivc_region *region)
+{
+    return ivc_blocks_free_count(&region->blocks) * IVC_LAYOUT_PAGE;
+}
+
+uint64_t ivc_region_size(const struct ivc_region *region)
+{
+    return region->geometry.n_blocks * IVC_LAYOUT_PAGE;
 }
 
 const struct ivc_member *ivc_region_self(const struct ivc_region *region)

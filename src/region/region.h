@@ -65,9 +65,8 @@ void ivc_region_free(struct ivc_region *region);
 
 /* Takes a slot in the directory and starts the helper thread.  -ENOSPC: the directory is full. */
 int ivc_region_join(struct ivc_region *region, uint64_t magic_id, uint32_t client_id);
-/* Leaves; called by ivc_region_free() when need be.  `quiet`: no peer has ever mapped our memory,
- * so it can be used again at once. */
-void ivc_region_leave(struct ivc_region *region, bool quiet);
+/* Leaves; called by ivc_region_free() when need be. */
+void ivc_region_leave(struct ivc_region *region);
 
 void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info);
 const struct ivc_member *ivc_region_self(const struct ivc_region *region);
@@ -91,6 +90,10 @@ void ivc_region_watch(struct ivc_region *region, uint32_t slot, uint32_t generat
 void ivc_region_unwatch(struct ivc_region *region, uint32_t slot);
 bool ivc_region_alarm(const struct ivc_region *region);
 void ivc_region_alarm_clear(struct ivc_region *region);
+
+/* Memory of the region that nobody holds; counted, so not for every message. */
+uint64_t ivc_region_free_bytes(const struct ivc_region *region);
+uint64_t ivc_region_size(const struct ivc_region *region);
 
 /* Memory of ours that `slot` (or any member) may read.  Zeroed.  Returns IVC_E_NOSPACE, with a
  * text, when the region has none. */
