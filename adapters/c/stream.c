@@ -165,7 +165,7 @@ void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
     struct ivc_context *context = arg;
     struct ivc_connection *connection;
     struct header header;
-    uint32_t to, skip;
+    uint32_t to, skip, in_head;
 
     if (packet->tag != TAG_DATA && packet->tag != TAG_LONG) {
         if (packet->head_len < sizeof header)
@@ -180,16 +180,13 @@ void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
     connection = find(context, peer, to);
     if (!connection)
         return;
-    if (packet->tag == TAG_LONG) {
-        skip = LONG_HEADER - IVC_MIN(packet->head_len, LONG_HEADER);
-        if (packet->body_len > skip)
-            take_bytes(connection, (const char *)packet->body + skip, packet->body_len - skip);
-    } else {
-        take_bytes(connection, (const char *)packet->head + DATA_HEADER,
-                   packet->head_len - DATA_HEADER);
-        if (packet->body_len > 0)
-            take_bytes(connection, packet->body, packet->body_len);
-    }
+    /* The header may end in the head or in the body. */
+    skip = packet->tag == TAG_LONG ? LONG_HEADER : DATA_HEADER;
+    in_head = IVC_MIN(packet->head_len, skip);
+    take_bytes(connection, (const char *)packet->head + in_head, packet->head_len - in_head);
+    if (packet->body_len > skip - in_head)
+        take_bytes(connection, (const char *)packet->body + (skip - in_head),
+                   packet->body_len - (skip - in_head));
     /* ivc_read() has what it came for: the rest is better off in shared memory than copied twice. */
     if (connection->landing && connection->landing_room == 0)
         ivc_endpoint_end_turn(context->endpoint);

@@ -30,10 +30,10 @@ static int shape(uint32_t ring_size, uint32_t slot_size, struct ivc_ring_header 
     return 0;
 }
 
-/* A third of the arena, so that a packet fits whatever is skipped at its end. */
-static uint32_t eager_max(uint32_t arena_size)
+/* A slot, or a third of the arena, so that a packet fits whatever is skipped at its end. */
+static uint32_t eager_max(uint32_t slot_size, uint32_t arena_size)
 {
-    return arena_size / 3;
+    return IVC_MAX(slot_size - IVC_SLOT_INLINE_AT, arena_size / 3);
 }
 
 int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eager_max)
@@ -42,7 +42,7 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
     int r = shape(ring_size, slot_size, &header);
 
     if (r == 0)
-        *ret_eager_max = eager_max(header.arena_size);
+        *ret_eager_max = eager_max(slot_size, header.arena_size);
     return r;
 }
 
@@ -114,7 +114,7 @@ void ivc_tx_close(struct ivc_tx *tx)
 
 uint32_t ivc_tx_eager_max(const struct ivc_tx *tx)
 {
-    return eager_max(tx->arena_size);
+    return eager_max(1u << tx->shift, tx->arena_size);
 }
 
 /* Gives back what the slots before `head` hold. */

@@ -132,8 +132,9 @@ static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         return;
     /* What it sent before is still there: its memory rests in quarantine. */
     ivc_poll_open_rx(endpoint, peer);
-    while (peer->rx_open && poll_peer(endpoint, peer) > 0)
-        ;
+    do {
+        endpoint->end_turn = false;     /* all of it: there is no later */
+    } while (peer->rx_open && poll_peer(endpoint, peer) > 0);
     ivc_peer_end(endpoint, peer, left ? NULL : "its process died");
 }
 

@@ -70,14 +70,16 @@ static void enable_device(const char *address)
         return;     /* the measurement after mapping is what counts */
 }
 
-static int map_resource(const char *address, const char *resource, struct ivc_mapping *ret_mapping)
+/* The plain resource, never resource2_wc: stores to write-combining memory are not ordered even on
+ * x86, so a packet's stamp could be seen before its bytes. */
+static int map_resource(const char *address, struct ivc_mapping *ret_mapping)
 {
     char path[320];
     IVC_AUTO_CLOSE int fd = -1;
     struct stat st;
     void *memory;
 
-    snprintf(path, sizeof path, PCI_DEVICES "/%s/%s", address, resource);
+    snprintf(path, sizeof path, PCI_DEVICES "/%s/resource2", address);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0)
         return -errno;
@@ -86,27 +88,6 @@ static int map_resource(const char *address, const char *resource, struct ivc_ma
         return -errno;
     *ret_mapping = (struct ivc_mapping){ memory, (uint64_t)st.st_size,
                                          ivc_mapping_measure(memory, (uint64_t)st.st_size) };
-    return 0;
-}
-
-/* The plain resource is write-back under KVM on Intel and under emulation, uncached on AMD; where
- * it is slow the write-combining one may be less so. */
-static int map_faster(const char *address, struct ivc_mapping *ret_mapping)
-{
-    struct ivc_mapping plain, combining;
-    int r = map_resource(address, "resource2", &plain);
-
-    if (r < 0)
-        return r;
-    *ret_mapping = plain;
-    if (plain.speed.cached || map_resource(address, "resource2_wc", &combining) < 0)
-        return 0;
-    if (combining.speed.read_ns < plain.speed.read_ns) {
-        *ret_mapping = combining;
-        munmap(plain.memory, plain.size);
-    } else {
-        munmap(combining.memory, combining.size);
-    }
     return 0;
 }
 
@@ -119,7 +100,7 @@ static int ivshmem_map(const char *name, struct ivc_mapping *ret_mapping)
         return ivc_error_set(-ENODEV, "region %s: no ivshmem device (1af4:1110) at that PCI "
                              "address; 'lspci -d 1af4:1110' lists them", name);
     enable_device(address);
-    r = map_faster(address, ret_mapping);
+    r = map_resource(address, ret_mapping);
     if (r == -EACCES || r == -EPERM)
         return ivc_error_set(r, "region %s: no permission to map the device; install the udev rule "
                              "70-ivc.rules and join the group ivc, or run as root (a kernel in "

@@ -119,8 +119,9 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
 int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
                             bool *ret_left)
 {
-    /* Relaxed: only the state itself is looked at. */
-    uint64_t state = ivc_load_relaxed(&ivc_region_slot(region, slot)->state);
+    /* Acquire: pairs with the release of LEFT in ivc_region_leave(); all that was sent before is
+     * visible to whoever then looks into the ring for the last time. */
+    uint64_t state = ivc_load_acquire(&ivc_region_slot(region, slot)->state);
 
     if (state == ivc_layout_state(generation, IVC_PHASE_ACTIVE))
         return 0;
@@ -284,6 +285,7 @@ void ivc_region_leave(struct ivc_region *region)
     if (ivc_region_is_evicted(region))
         return;     /* nothing there is ours */
     entry = ivc_region_slot(region, region->self.slot);
+    /* Release: pairs with the acquire in ivc_region_member_check(). */
     ivc_store_release(&entry->state, ivc_layout_state(region->self.generation, IVC_PHASE_LEFT));
     /* Either a peer that opens a channel at this moment sees that, or we see its link line. */
     atomic_thread_fence(memory_order_seq_cst);
