@@ -1,0 +1,154 @@
+/*
+ * mca_btl_ivc: Open MPI's byte transfer layer on an ivc endpoint.
+ *
+ * One module, one ivc endpoint, one mca_btl_base_endpoint_t per process that
+ * shares memory with us.  Which path a packet takes is the ivc endpoint's
+ * business; Open MPI's point-to-point layer (pml/ob1) sees a BTL that sends.
+ *
+ * Invariant: when alloc, prepare_src or sendi answer "no resource", a descriptor
+ * of the same peer is queued here.  ob1 tries again only when a descriptor
+ * completes, so this is what keeps it from waiting for ever.
+ */
+#ifndef IVC_ADAPTERS_OPENMPI_BTL_IVC_H
+#define IVC_ADAPTERS_OPENMPI_BTL_IVC_H
+
+#include "opal_config.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "opal/class/opal_free_list.h"
+#include "opal/class/opal_list.h"
+#include "opal/datatype/opal_convertor.h"
+#include "opal/mca/btl/btl.h"
+#include "opal/threads/mutex.h"
+
+#include "endpoint/endpoint.h"
+
+enum {
+    /* A header of ob1 and everything it sends without data: 40 bytes at most (ACK). */
+    IVC_BTL_HEADER_MAX = 64,
+
+    /* Descriptors that may wait for one peer before we say "no resource". */
+    IVC_BTL_QUEUE_MAX = 32,
+
+    /* A client id: the rank in its job, above it which job of this mpirun, the first being 0. */
+    IVC_BTL_RANK_BITS = 20,
+};
+
+/* A process that we share memory with.  Lives until finalize, so that its counters can be shown. */
+struct mca_btl_base_endpoint_t {
+    opal_list_item_t super;             /* in module.waiting while `queue` is not empty */
+    struct mca_btl_base_endpoint_t *next;   /* in module.endpoints */
+    struct ivc_peer *peer;
+    struct opal_proc_t *proc;           /* NULL: it talks to us and Open MPI has not named it yet */
+    enum { IVC_BTL_HERE, IVC_BTL_LEFT, IVC_BTL_DIED } fate;
+    opal_list_t queue;                  /* descriptors that wait for room, oldest first */
+    volatile int32_t queued;            /* their number; written under module.lock */
+    uint64_t starving_since;            /* ms; 0: the region always had memory for it */
+};
+
+/* A descriptor: its bytes are in `header`, in private memory (base.super.ptr), in the region
+ * (`buffer`), or, behind a header, in the user's own memory. */
+struct ivc_btl_frag {
+    mca_btl_base_descriptor_t base;
+    mca_btl_base_segment_t segments[2];
+    struct mca_btl_base_endpoint_t *endpoint;
+    opal_free_list_t *home;
+    mca_btl_base_tag_t tag;
+    bool in_region;                     /* `buffer` is ours to send or to give back */
+    int status;                         /* for the completion callback */
+    struct ivc_buffer buffer;
+    uint8_t header[IVC_BTL_HEADER_MAX];
+};
+OBJ_CLASS_DECLARATION(ivc_btl_frag);
+typedef struct ivc_btl_frag ivc_btl_frag;
+
+struct ivc_btl_module {
+    mca_btl_base_module_t super;
+    struct ivc_endpoint *endpoint;
+    size_t packet_max;
+    size_t send_max;                    /* largest packet that goes without a buffer */
+    mca_btl_base_module_error_cb_fn_t error_cb;
+    bool closing;                       /* Open MPI's upper layers are gone: deliver nothing */
+
+    opal_mutex_t lock;                  /* guards what follows */
+    struct mca_btl_base_endpoint_t *endpoints;
+    opal_list_t waiting;                /* endpoints with queued descriptors */
+    opal_list_t done;                   /* sent, callback still to be made */
+    volatile int32_t outstanding;       /* queued and done descriptors; read without the lock */
+
+    opal_free_list_t frags_header;      /* no memory but `header` */
+    opal_free_list_t frags_eager;       /* eager_limit bytes of private memory */
+    opal_free_list_t frags_max;         /* max_send_size bytes */
+
+    /* What a packet is shown to ob1 in.  One of each suffices: packets come one at a time. */
+    mca_btl_base_descriptor_t received;
+    mca_btl_base_segment_t received_segments[2];
+    uint8_t *flat;                      /* packet_max bytes: a packet in one piece */
+};
+extern struct ivc_btl_module ivc_btl_module;
+
+struct ivc_btl_component {
+    mca_btl_base_component_3_0_0_t super;
+    char *region;
+    unsigned int ring_size, segment_size;
+    bool stats;
+};
+/* The one symbol that the object shows: Open MPI looks it up by this name. */
+extern struct ivc_btl_component mca_btl_ivc_component __attribute__((visibility("default")));
+
+/* btl_ivc_module.c */
+struct mca_btl_base_endpoint_t *ivc_btl_endpoint_of(struct ivc_peer *peer);
+
+/* btl_ivc_say.c: `subject` is a word that names what the message is about. */
+void ivc_btl_say(const char *subject, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* btl_ivc_frag.c */
+int ivc_btl_frags_init(struct ivc_btl_module *module);
+void ivc_btl_frags_fini(struct ivc_btl_module *module);
+struct ivc_btl_frag *ivc_btl_frag_get(struct mca_btl_base_endpoint_t *endpoint, size_t size,
+                                      uint32_t flags);
+void ivc_btl_frag_return(struct ivc_btl_frag *frag);
+mca_btl_base_descriptor_t *ivc_btl_alloc(mca_btl_base_module_t *btl,
+                                         struct mca_btl_base_endpoint_t *endpoint, uint8_t order,
+                                         size_t size, uint32_t flags);
+int ivc_btl_free(mca_btl_base_module_t *btl, mca_btl_base_descriptor_t *descriptor);
+mca_btl_base_descriptor_t *ivc_btl_prepare_src(mca_btl_base_module_t *btl,
+                                               struct mca_btl_base_endpoint_t *endpoint,
+                                               opal_convertor_t *convertor, uint8_t order,
+                                               size_t reserve, size_t *size, uint32_t flags);
+
+/* btl_ivc_send.c */
+int ivc_btl_send(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *endpoint,
+                 mca_btl_base_descriptor_t *descriptor, mca_btl_base_tag_t tag);
+int ivc_btl_sendi(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *endpoint,
+                  opal_convertor_t *convertor, void *header, size_t header_size,
+                  size_t payload_size, uint8_t order, uint32_t flags, mca_btl_base_tag_t tag,
+                  mca_btl_base_descriptor_t **ret_descriptor);
+int ivc_btl_frag_post(struct ivc_btl_frag *frag);
+
+/* btl_ivc_queue.c */
+bool ivc_btl_queue_full(const struct mca_btl_base_endpoint_t *endpoint);
+void ivc_btl_queue_append(struct ivc_btl_frag *frag);
+void ivc_btl_done_append(struct ivc_btl_frag *frag);
+int ivc_btl_queue_progress(void);
+void ivc_btl_queue_flush(unsigned int timeout_ms);
+uint64_t ivc_btl_now_ms(void);
+int ivc_btl_progress(void);
+
+/* btl_ivc_receive.c */
+void ivc_btl_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet);
+void ivc_btl_on_gone(void *arg, struct ivc_peer *peer, const char *reason);
+void ivc_btl_on_arrival(void *arg, struct ivc_peer *peer);
+void ivc_btl_lose(struct mca_btl_base_endpoint_t *endpoint, const char *reason);
+
+/* btl_ivc_stats.c */
+enum { IVC_BTL_NAME_MAX = 160 };
+void ivc_btl_peer_name(const struct ivc_peer *peer, char ret_name[IVC_BTL_NAME_MAX]);
+void ivc_btl_stats_print(void);
+
+#endif

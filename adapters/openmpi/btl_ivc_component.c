@@ -1,0 +1,236 @@
+/*
+ * The component: its parameters, and the decision to take part.
+ *
+ * Invariant: without a region nobody notices that this component is installed;
+ * with a region that cannot be used one line per node says why, and Open MPI
+ * goes on with its other transports.
+ */
+#include "btl_ivc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "opal/mca/base/mca_base_var.h"
+#include "opal/mca/btl/base/base.h"
+#include "opal/mca/pmix/pmix.h"
+#include "opal/util/output.h"
+#include "opal/util/proc.h"
+
+#include "base/error.h"
+
+static int component_register(void);
+static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progress_threads,
+                                              bool enable_mpi_threads);
+
+struct ivc_btl_component mca_btl_ivc_component = {
+    .super = {
+        .btl_version = {
+            MCA_BTL_DEFAULT_VERSION("ivc"),
+            .mca_register_component_params = component_register,
+        },
+        .btl_data = {
+            .param_field = MCA_BASE_METADATA_PARAM_NONE,
+        },
+        .btl_init = component_init,
+        .btl_progress = ivc_btl_progress,
+    },
+};
+
+static void register_uint(const char *name, const char *help, mca_base_var_info_lvl_t level,
+                          unsigned int *storage)
+{
+    (void) mca_base_component_var_register(&mca_btl_ivc_component.super.btl_version, name, help,
+                                           MCA_BASE_VAR_TYPE_UNSIGNED_INT, NULL, 0, 0, level,
+                                           MCA_BASE_VAR_SCOPE_READONLY, storage);
+}
+
+static bool stats_wanted_by_environment(void)
+{
+    const char *value = getenv("IVC_STATS");
+
+    return value != NULL && value[0] != '\0' && strcmp(value, "0") != 0;
+}
+
+static int component_register(void)
+{
+    struct ivc_btl_component *c = &mca_btl_ivc_component;
+    mca_btl_base_module_t *btl = &ivc_btl_module.super;
+
+    (void) mca_base_var_group_component_register(&c->super.btl_version,
+        "Memory shared between virtual machines on one host, and between processes in one");
+
+    c->region = NULL;
+    (void) mca_base_component_var_register(&c->super.btl_version, "region",
+        "Shared memory to use: a file, a device, or the UUID of an ivshmem device "
+        "(default: the environment variable IVC_REGION, then what is found)",
+        MCA_BASE_VAR_TYPE_STRING, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
+        &c->region);
+    c->stats = stats_wanted_by_environment();
+    (void) mca_base_component_var_register(&c->super.btl_version, "stats",
+        "Print at the end, per rank and peer, how much went through memory "
+        "(default: true when the environment variable IVC_STATS is 1)",
+        MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
+        &c->stats);
+    c->ring_size = 0;
+    register_uint("ring_size", "Bytes of shared memory for one direction of a pair of ranks "
+                  "(0: IVC_RING_SIZE, then a default by the size of the job)", OPAL_INFO_LVL_5,
+                  &c->ring_size);
+    c->segment_size = 0;
+    register_uint("segment_size", "Bytes of one slot of a ring (0: IVC_SEGMENT_SIZE, then a "
+                  "default)", OPAL_INFO_LVL_9, &c->segment_size);
+
+    /* Above vader and self (64 Ki): where memory is shared this is the path, in one guest too. */
+    btl->btl_exclusivity = MCA_BTL_EXCLUSIVITY_HIGH + 1;
+    btl->btl_flags = MCA_BTL_FLAGS_SEND;
+    btl->btl_eager_limit = 4 * 1024;
+    btl->btl_rndv_eager_limit = 4 * 1024;
+    btl->btl_max_send_size = 32 * 1024;
+    btl->btl_rdma_pipeline_send_length = btl->btl_eager_limit;
+    btl->btl_rdma_pipeline_frag_size = btl->btl_eager_limit;
+    btl->btl_min_rdma_pipeline_size = SIZE_MAX;
+    btl->btl_latency = 1;
+    btl->btl_bandwidth = 100000;
+
+    /* The base registers these two only for a BTL that can put. */
+    register_uint("latency", "Approximate latency in microseconds; the BTLs of a peer with the "
+                  "smallest one carry first fragments", OPAL_INFO_LVL_5, &btl->btl_latency);
+    register_uint("bandwidth", "Approximate bandwidth in Mbit/s; large messages are shared among "
+                  "the BTLs of a peer by it", OPAL_INFO_LVL_5, &btl->btl_bandwidth);
+    return mca_btl_base_param_register(&c->super.btl_version, btl);
+}
+
+/* One mpirun and all jobs spawned in it are a group: the job id's upper half.  Two groups that
+ * happen to have the same number still never meet, because addresses come through the modex. */
+static uint64_t group_of_job(void)
+{
+    static const uint64_t open_mpi = 0x4f4d5049;    /* "OMPI" */
+
+    return open_mpi << 32 | OPAL_PROC_MY_NAME.jobid >> 16;
+}
+
+/* The rank in the first job of an mpirun; spawned jobs count upwards in the high bits. */
+static uint32_t client_of_process(void)
+{
+    uint32_t job = OPAL_PROC_MY_NAME.jobid & 0xffff;
+
+    return (job > 1 ? (job - 1) << IVC_BTL_RANK_BITS : 0) + OPAL_PROC_MY_NAME.vpid;
+}
+
+static uint32_t job_size(void)
+{
+    opal_process_name_t job = { OPAL_PROC_MY_NAME.jobid, OPAL_VPID_WILDCARD };
+    uint32_t size, *to = &size;
+    int rc;
+
+    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, OPAL_PMIX_JOB_SIZE, &job, &to, OPAL_UINT32);
+    return rc == OPAL_SUCCESS && size > 0 ? size : UINT32_MAX;
+}
+
+/* Messages of 1 to 8 KiB stream twice as fast through 128 KiB as through the endpoint's own
+ * default, so a job gets that as long as all its pairs need no more than 16 MiB together.  0 is
+ * that default; it is also the answer when a person has chosen, here or in the environment. */
+static uint32_t ring_size_for_job(void)
+{
+    static const uint64_t all = 16 << 20, large = 128 << 10, small = 32 << 10;
+    uint64_t n = job_size(), each = all / (n * n);
+
+    if (mca_btl_ivc_component.ring_size != 0 || getenv("IVC_RING_SIZE") != NULL)
+        return mca_btl_ivc_component.ring_size;
+    return each >= large ? large : each >= small ? each : 0;
+}
+
+static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
+{
+    const struct ivc_btl_component *c = &mca_btl_ivc_component;
+    const struct ivc_endpoint_options options = {
+        .region = c->region != NULL && c->region[0] != '\0' ? c->region : NULL,
+        .magic_id = group_of_job(),
+        .client_id = client_of_process(),
+        .ring_size = ring_size_for_job(),
+        .segment_size = c->segment_size,
+        .threads = threads,
+        .on_packet = ivc_btl_on_packet,
+        .on_gone = ivc_btl_on_gone,
+        .on_arrival = ivc_btl_on_arrival,
+        .arg = &ivc_btl_module,
+    };
+    int rc = ivc_endpoint_open(&options, ret_endpoint);
+
+    if (rc < 0)
+        ivc_btl_say("open", "%s; Open MPI goes on with its other transports", ivc_error_text());
+    return rc;
+}
+
+/* Brings one limit into [low, high]; says so when it was a person's wish. */
+static void limit_clamp(const char *name, size_t *limit, size_t low, size_t high)
+{
+    size_t asked = *limit;
+
+    if (asked >= low && asked <= high)
+        return;
+    *limit = asked < low ? low : high;
+    ivc_btl_say(name, "btl_ivc_%s %zu is outside of %zu to %zu (see IVC_CHUNK_SIZE); %zu is used",
+                name, asked, low, high, *limit);
+}
+
+static void limits_check(struct ivc_btl_module *m)
+{
+    static const size_t low = 256;      /* a header of ob1 and some data */
+    mca_btl_base_module_t *btl = &m->super;
+
+    limit_clamp("max_send_size", &btl->btl_max_send_size, low, m->packet_max);
+    limit_clamp("eager_limit", &btl->btl_eager_limit, low, btl->btl_max_send_size);
+    if (btl->btl_rndv_eager_limit > btl->btl_eager_limit)
+        btl->btl_rndv_eager_limit = btl->btl_eager_limit;   /* as ob1 does */
+    limit_clamp("rndv_eager_limit", &btl->btl_rndv_eager_limit, low, btl->btl_eager_limit);
+}
+
+static int address_publish(const struct ivc_endpoint *endpoint)
+{
+    struct ivc_address address;
+    int rc;
+
+    ivc_endpoint_address(endpoint, &address);
+    OPAL_MODEX_SEND(rc, OPAL_PMIX_GLOBAL, &mca_btl_ivc_component.super.btl_version,
+                    address.bytes, address.len);
+    return rc;
+}
+
+static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progress_threads,
+                                              bool enable_mpi_threads)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    mca_btl_base_module_t **modules;
+
+    (void) enable_progress_threads;
+    *num_btls = 0;
+    if (endpoint_open(enable_mpi_threads, &m->endpoint) != 0)
+        return NULL;
+    m->packet_max = ivc_endpoint_packet_max(m->endpoint);
+    m->send_max = ivc_endpoint_eager_max(m->endpoint);
+    limits_check(m);
+    if (ivc_endpoint_warning(m->endpoint)[0] != '\0')
+        ivc_btl_say("warning", "%s", ivc_endpoint_warning(m->endpoint));
+
+    modules = malloc(sizeof *modules);
+    if (modules == NULL)
+        goto err_close;
+    if (ivc_btl_frags_init(m) != OPAL_SUCCESS)
+        goto err_free;
+    if (address_publish(m->endpoint) != OPAL_SUCCESS)
+        goto err_fini;
+    opal_output_verbose(10, opal_btl_base_framework.framework_output, "btl: ivc: %s",
+                        ivc_endpoint_describe(m->endpoint));
+    modules[0] = &m->super;
+    *num_btls = 1;
+    return modules;
+
+err_fini:
+    ivc_btl_frags_fini(m);
+err_free:
+    free(modules);
+err_close:
+    ivc_endpoint_free(m->endpoint);
+    m->endpoint = NULL;
+    return NULL;
+}

@@ -1,0 +1,140 @@
+/*
+ * What could not be sent at once, and what was sent and is to be reported.
+ *
+ * Invariant: `outstanding` is the number of descriptors in all queues and in
+ * `done`, so that an idle progress call looks at one word only.
+ */
+#include "btl_ivc.h"
+
+#include <time.h>
+
+/* With several threads no descriptor is refused: another thread could empty the queue before
+ * ob1 has noted down that it is to try again, and nothing would remind it. */
+bool ivc_btl_queue_full(const struct mca_btl_base_endpoint_t *endpoint)
+{
+    return OPAL_UNLIKELY(endpoint->queued >= IVC_BTL_QUEUE_MAX) && !opal_using_threads();
+}
+
+void ivc_btl_queue_append(struct ivc_btl_frag *frag)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    struct mca_btl_base_endpoint_t *endpoint = frag->endpoint;
+
+    OPAL_THREAD_LOCK(&m->lock);
+    opal_list_append(&endpoint->queue, (opal_list_item_t *) frag);
+    if (endpoint->queued++ == 0)
+        opal_list_append(&m->waiting, &endpoint->super);
+    m->outstanding++;
+    OPAL_THREAD_UNLOCK(&m->lock);
+}
+
+void ivc_btl_done_append(struct ivc_btl_frag *frag)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+
+    OPAL_THREAD_LOCK(&m->lock);
+    opal_list_append(&m->done, (opal_list_item_t *) frag);
+    m->outstanding++;
+    OPAL_THREAD_UNLOCK(&m->lock);
+}
+
+/* Sends from one queue until it is empty or there is no room.  The caller holds the lock. */
+static void drain(struct ivc_btl_module *m, struct mca_btl_base_endpoint_t *endpoint)
+{
+    while (endpoint->queued > 0) {
+        struct ivc_btl_frag *frag = (struct ivc_btl_frag *) opal_list_get_first(&endpoint->queue);
+        int rc = ivc_btl_frag_post(frag);
+
+        if (rc == OPAL_ERR_OUT_OF_RESOURCE)
+            return;
+        frag->status = rc;
+        opal_list_remove_first(&endpoint->queue);
+        opal_list_append(&m->done, (opal_list_item_t *) frag);
+        endpoint->queued--;
+    }
+    opal_list_remove_item(&m->waiting, &endpoint->super);
+}
+
+static void drain_all(struct ivc_btl_module *m)
+{
+    struct mca_btl_base_endpoint_t *endpoint, *next;
+
+    OPAL_LIST_FOREACH_SAFE(endpoint, next, &m->waiting, struct mca_btl_base_endpoint_t)
+        drain(m, endpoint);
+}
+
+static void complete(struct ivc_btl_module *m, struct ivc_btl_frag *frag)
+{
+    /* The callback may give the descriptor back: read what we need before. */
+    bool ours = (frag->base.des_flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP) != 0;
+
+    if (frag->base.des_cbfunc != NULL)
+        frag->base.des_cbfunc(&m->super, frag->endpoint, &frag->base, frag->status);
+    if (ours)
+        ivc_btl_frag_return(frag);
+}
+
+/* Sends what there is room for and reports what is sent.  Callbacks run without the lock: they
+ * send again. */
+int ivc_btl_queue_progress(void)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    opal_list_item_t *item;
+    opal_list_t done;
+    int n = 0;
+
+    OBJ_CONSTRUCT(&done, opal_list_t);
+    OPAL_THREAD_LOCK(&m->lock);
+    drain_all(m);
+    opal_list_join(&done, opal_list_get_end(&done), &m->done);
+    m->outstanding -= (int32_t) opal_list_get_size(&done);
+    OPAL_THREAD_UNLOCK(&m->lock);
+    while ((item = opal_list_remove_first(&done)) != NULL) {
+        complete(m, (struct ivc_btl_frag *) item);
+        n++;
+    }
+    OBJ_DESTRUCT(&done);
+    return n;
+}
+
+uint64_t ivc_btl_now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t) t.tv_sec * 1000 + (uint64_t) t.tv_nsec / 1000000;
+}
+
+/* For the end: sends what is queued, makes no callbacks, gives up after the time given. */
+void ivc_btl_queue_flush(unsigned int timeout_ms)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    uint64_t end = ivc_btl_now_ms() + timeout_ms;
+    opal_list_item_t *item;
+
+    while (opal_list_get_size(&m->waiting) > 0 && ivc_btl_now_ms() < end) {
+        ivc_endpoint_progress(m->endpoint);
+        OPAL_THREAD_LOCK(&m->lock);
+        drain_all(m);
+        OPAL_THREAD_UNLOCK(&m->lock);
+    }
+    for (struct mca_btl_base_endpoint_t *e = m->endpoints; e != NULL; e = e->next) {
+        while ((item = opal_list_remove_first(&e->queue)) != NULL)
+            ivc_btl_frag_return((struct ivc_btl_frag *) item);
+    }
+    while ((item = opal_list_remove_first(&m->waiting)) != NULL)
+        ;
+    while ((item = opal_list_remove_first(&m->done)) != NULL)
+        ivc_btl_frag_return((struct ivc_btl_frag *) item);
+    m->outstanding = 0;
+}
+
+int ivc_btl_progress(void)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    int n = ivc_endpoint_progress(m->endpoint);
+
+    if (OPAL_UNLIKELY(m->outstanding > 0))
+        n += ivc_btl_queue_progress();
+    return n;
+}
