@@ -1,0 +1,117 @@
+/* Tests of base: sizes from the environment, arithmetic, small files, error lines. */
+#include "check.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+static void test_arithmetic(void)
+{
+    static const struct { uint64_t n, to, up; } rows[] = {
+        { 0, 64, 0 }, { 1, 64, 64 }, { 63, 64, 64 }, { 64, 64, 64 }, { 65, 64, 128 },
+        { 4095, 4096, 4096 }, { 4097, 4096, 8192 }, { 7, 1, 7 },
+        { UINT64_MAX - 63, 64, UINT64_MAX - 63 },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        CHECK_THAT(ivc_align_up(rows[i].n, rows[i].to) == rows[i].up, "row %zu", i);
+    CHECK(!ivc_is_power_of_two(0));
+    for (unsigned bit = 0; bit < 64; bit++)
+        CHECK_THAT(ivc_is_power_of_two((uint64_t)1 << bit), "bit %u", bit);
+    for (unsigned bit = 2; bit < 64; bit++) {
+        CHECK_THAT(!ivc_is_power_of_two(((uint64_t)1 << bit) + 1), "bit %u", bit);
+        CHECK_THAT(!ivc_is_power_of_two(((uint64_t)1 << bit) - 1), "bit %u", bit);
+    }
+}
+
+static void test_env_size(void)
+{
+    enum { UNTOUCHED = 12345 };
+    static const struct { const char *text; uint64_t min, max, value; } rows[] = {
+        /* value UNTOUCHED with a bad text: refused */
+        { "64", 0, UINT64_MAX, 64 },
+        { "64K", 0, UINT64_MAX, 65536 },
+        { "64k", 0, UINT64_MAX, 65536 },
+        { "64KiB", 0, UINT64_MAX, 65536 },
+        { "3M", 0, UINT64_MAX, 3 << 20 },
+        { "2G", 0, UINT64_MAX, (uint64_t)2 << 30 },
+        { "0", 0, 10, 0 },
+        { "10", 10, 10, 10 },
+        { "18446744073709551615", 0, UINT64_MAX, UINT64_MAX },
+        { "", 0, UINT64_MAX, UNTOUCHED },
+        { "9", 10, 20, UNTOUCHED },
+        { "21", 10, 20, UNTOUCHED },
+        { "-1", 0, UINT64_MAX, UNTOUCHED },
+        { " -1", 0, UINT64_MAX, UNTOUCHED },
+        { "K", 0, UINT64_MAX, UNTOUCHED },
+        { "12x", 0, UINT64_MAX, UNTOUCHED },
+        { "12KK", 0, UINT64_MAX, UNTOUCHED },
+        { "1.5M", 0, UINT64_MAX, UNTOUCHED },
+        { "lots", 0, UINT64_MAX, UNTOUCHED },
+        { "18446744073709551616", 0, UINT64_MAX, UNTOUCHED },
+        { "17179869184G", 0, UINT64_MAX, UNTOUCHED },   /* 2^64 */
+        { "17179869185G", 0, UINT64_MAX, UNTOUCHED },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint64_t value = UNTOUCHED;
+        int r;
+
+        setenv("IVC_TEST_SIZE", rows[i].text, 1);
+        r = ivc_env_size("IVC_TEST_SIZE", rows[i].min, rows[i].max, &value);
+        CHECK_THAT(value == rows[i].value, "'%s' gave %llu", rows[i].text,
+                   (unsigned long long)value);
+        if (*rows[i].text && rows[i].value == UNTOUCHED) {
+            CHECK_THAT(r == -EINVAL, "'%s' gave %d", rows[i].text, r);
+            CHECK_TEXT(ivc_error_text(), "IVC_TEST_SIZE", rows[i].text);
+        } else {
+            CHECK_THAT(r == 0, "'%s' gave %d", rows[i].text, r);
+        }
+    }
+    unsetenv("IVC_TEST_SIZE");
+    CHECK_EQ(ivc_env_size("IVC_TEST_SIZE", 0, 1, &(uint64_t){ 7 }), 0);
+}
+
+static void test_read_line(void)
+{
+    const char *path = check_file(0, 0);
+    char line[16] = "as it was";
+    FILE *file;
+
+    CHECK_EQ(ivc_read_line("/nonexistent/file", line, sizeof line), -ENOENT);
+    CHECK_EQ(ivc_read_line(path, line, sizeof line), -EIO);     /* empty */
+    file = fopen(path, "w");
+    fputs("0x1af4\nsecond\n", file);
+    fclose(file);
+    CHECK_EQ(ivc_read_line(path, line, sizeof line), 0);
+    CHECK(strcmp(line, "0x1af4") == 0);
+    file = fopen(path, "w");
+    fputs("a line that is longer than there is room for", file);
+    fclose(file);
+    CHECK_EQ(ivc_read_line(path, line, sizeof line), 0);
+    CHECK_EQ(strlen(line), sizeof line - 1);
+}
+
+static void test_errors(void)
+{
+    char longer[2000];
+
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    CHECK_EQ(strlen(ivc_error_text()), 0);
+    CHECK_EQ(ivc_error_set(-EIO, "this %s %d", "and", 7), -EIO);
+    CHECK(strcmp(ivc_error_text(), "this and 7") == 0);
+    ivc_error_set(-EIO, "%s", longer);
+    CHECK(strlen(ivc_error_text()) > 100 && strlen(ivc_error_text()) < sizeof longer);
+    for (int code = IVC_E_FULL; code <= IVC_E_TIMEOUT; code++)
+        CHECK_THAT(strcmp(ivc_error_name(code), "unknown code") != 0, "code %d", code);
+    CHECK(strcmp(ivc_error_name(IVC_E_TIMEOUT + 1), "unknown code") == 0);
+    CHECK(strcmp(ivc_error_name(-ENOENT), strerror(ENOENT)) == 0);
+}
+
+static const struct check_case cases[] = {
+    { "arithmetic", test_arithmetic, 0 },
+    { "sizes from the environment", test_env_size, 0 },
+    { "first line of a file", test_read_line, 0 },
+    { "error lines", test_errors, 0 },
+};
+CHECK_MAIN(cases)

@@ -1,0 +1,454 @@
+/*
+ * Tests of the ring: every length, every slot size, wrap of slots, arena and lap counter, a ring
+ * that is full, chunks of the pool, and the doorbell.  Sender and receiver are two members in one
+ * process: what is tested is arithmetic, not timing.
+ */
+#include "check.h"
+
+#include "base/util.h"
+#include "channel/channel.h"
+#include "channel/link.h"
+#include "channel/pool.h"
+
+enum { SIZE = 8 << 20 };
+
+struct pair {
+    struct ivc_region *from, *to;
+    struct ivc_pool pool;
+    struct ivc_tx tx;
+    struct ivc_rx rx;
+};
+
+static struct ivc_region *join(const char *path, uint32_t client_id)
+{
+    struct ivc_region *region;
+
+    CHECK_THAT(ivc_region_open(path, &region) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(region, 1, client_id) == 0, "%s", ivc_error_text());
+    return region;
+}
+
+static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size, uint32_t chunk_size,
+                      uint64_t pool_limit)
+{
+    const char *path = check_file(0, SIZE);
+    const struct ivc_member *from, *to;
+    struct ivc_rx none;
+
+    *pair = (struct pair){ .from = join(path, 1), .to = join(path, 2) };
+    from = ivc_region_self(pair->from);
+    to = ivc_region_self(pair->to);
+    CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, chunk_size, pool_limit), 0);
+    CHECK_EQ(ivc_rx_open(pair->to, from->slot, &none), IVC_E_GONE);
+    ivc_link_open(pair->from, to->slot, to->generation);
+    ivc_link_open(pair->to, from->slot, from->generation);
+    CHECK_EQ(ivc_rx_open(pair->to, from->slot, &none), IVC_E_GONE);
+    CHECK_THAT(ivc_tx_open(pair->from, &pair->pool, to->slot, to->generation, ring_size, slot_size,
+                           &pair->tx) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_rx_open(pair->to, from->slot, &pair->rx) == 0, "%s", ivc_error_text());
+}
+
+static void close_pair(struct pair *pair)
+{
+    ivc_rx_close(&pair->rx);
+    ivc_tx_close(&pair->tx);
+    ivc_pool_forget(&pair->pool);
+    ivc_region_free(pair->from);
+    ivc_region_free(pair->to);
+}
+
+/* The byte at `at` of packet `number`. */
+static inline uint8_t pattern(uint64_t number, size_t at)
+{
+    return (uint8_t)(number * 131 + at * 7 + (at >> 8) + 1);
+}
+
+static char bytes[1 << 20];
+
+static void fill(uint64_t number, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        bytes[i] = (char)pattern(number, i);
+}
+
+/* Sends packet `number` of `len` bytes, cut into three pieces. */
+static int send_one(struct pair *pair, uint64_t number, size_t len)
+{
+    size_t a = len / 3, b = (len - a) / 2;
+    struct iovec iov[3] = { { bytes, a }, { bytes + a, b }, { bytes + a + b, len - a - b } };
+
+    fill(number, len);
+    return ivc_tx_send(&pair->tx, (uint8_t)number, iov, 3, len);
+}
+
+/* The next packet must be `number`, `len` bytes long and right in every byte. */
+static void take_one(struct pair *pair, uint64_t number, size_t len)
+{
+    struct ivc_rx_packet packet;
+    const uint8_t *head = (const uint8_t *)packet.head, *body;
+
+    CHECK_THAT(ivc_rx_peek(&pair->rx, &packet) == 1, "packet %llu of %zu bytes is not there: %s",
+               (unsigned long long)number, len, ivc_error_text());
+    body = packet.body;
+    CHECK_EQ(packet.tag, (uint8_t)number);
+    CHECK_EQ((size_t)packet.head_len + packet.body_len, len);
+    for (size_t i = 0; i < packet.head_len; i++)
+        CHECK_THAT(head[i] == pattern(number, i), "byte %zu of %zu", i, len);
+    for (size_t i = 0; i < packet.body_len; i++)
+        CHECK_THAT(body[i] == pattern(number, packet.head_len + i), "byte %zu of %zu",
+                   packet.head_len + i, len);
+    ivc_rx_advance(&pair->rx);
+}
+
+static void nothing_there(struct pair *pair)
+{
+    struct ivc_rx_packet packet;
+
+    CHECK_EQ(ivc_rx_peek(&pair->rx, &packet), 0);
+    ivc_rx_publish(&pair->rx);
+}
+
+static const struct { uint32_t ring, slot; } shapes[] = {
+    { 2048, 64 }, { 4096, 64 }, { 24 * 1024, 64 }, { 24 * 1024, 128 }, { 24 * 1024, 4096 },
+    { 65536, 64 }, { 65536, 256 }, { 65536, 1024 }, { 65536, 4096 }, { 1 << 20, 64 },
+    { 24 * 1024 + 8, 64 }, { 10000, 512 }, { 5000, 128 },
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Every length from 0 to the longest: the head's and the arena's edges are among them. */
+static void test_lengths(void)
+{
+    for (unsigned s = 0; s < N_SHAPES; s++) {
+        struct pair pair;
+        uint64_t number = 0;
+        size_t max, step;
+
+        open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
+        max = ivc_tx_eager_max(&pair.tx);
+        CHECK_THAT(max >= 64, "shape %u: only %zu bytes at once", s, max);
+        step = max > 30000 ? 37 : 1;
+        for (size_t len = 0; len <= max; len += len < 5000 ? 1 : step) {
+            CHECK_THAT(send_one(&pair, number, len) == 0, "shape %u, %zu bytes", s, len);
+            take_one(&pair, number++, len);
+            nothing_there(&pair);
+        }
+        CHECK_EQ(send_one(&pair, number, max), 0);
+        take_one(&pair, number, max);
+        CHECK_EQ(send_one(&pair, number, max + 1), -EMSGSIZE);
+        nothing_there(&pair);
+        close_pair(&pair);
+    }
+}
+
+/* Filled until it is full, emptied by as much as chance says, over and over: at no place of the wrap
+ * is anything lost, and what was refused is not half there. */
+static void test_full(void)
+{
+    for (unsigned s = 0; s < N_SHAPES; s++) {
+        struct pair pair;
+        uint64_t sent = 0, taken = 0, state = s + 1, filled = 0;
+        size_t lens[1 << 15], max;
+
+        open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
+        max = IVC_MIN(ivc_tx_eager_max(&pair.tx), 8000);
+        while (sent < 20000) {
+            for (;;) {
+                size_t len = check_random(&state) % 3 ? check_random(&state) % 80
+                                                      : check_random(&state) % (max + 1);
+                int r = send_one(&pair, sent, len);
+
+                if (r != 0) {
+                    CHECK_EQ(r, IVC_E_FULL);
+                    filled++;
+                    break;
+                }
+                lens[sent++ % (1 << 15)] = len;
+            }
+            CHECK(sent > taken);
+            for (uint64_t n = check_random(&state) % (sent - taken) + 1; n > 0; n--, taken++)
+                take_one(&pair, taken, lens[taken % (1 << 15)]);
+            /* As the endpoint does at the end of every turn; now and then later, but not for ever. */
+            if (taken == sent || check_random(&state) % 2)
+                ivc_rx_publish(&pair.rx);
+        }
+        for (; taken < sent; taken++)
+            take_one(&pair, taken, lens[taken % (1 << 15)]);
+        nothing_there(&pair);
+        CHECK_EQ(ivc_tx_refresh(&pair.tx), 0);
+        CHECK(ivc_tx_idle(&pair.tx));
+        CHECK(filled > 10);
+        close_pair(&pair);
+    }
+}
+
+/* A ring takes as many packets as it has slots, no more, and one more for each that is read. */
+static void test_exactly_full(void)
+{
+    struct pair pair;
+    uint64_t n;
+
+    open_pair(&pair, 24 * 1024, 64, 4096, 65536);
+    n = (uint64_t)pair.tx.mask + 1;
+    for (uint64_t i = 0; i < n; i++)
+        CHECK_EQ(send_one(&pair, i, 8), 0);
+    CHECK_EQ(send_one(&pair, n, 8), IVC_E_FULL);
+    CHECK_EQ(send_one(&pair, n, 8), IVC_E_FULL);
+    take_one(&pair, 0, 8);
+    ivc_rx_publish(&pair.rx);
+    CHECK_EQ(send_one(&pair, n, 8), 0);
+    CHECK_EQ(send_one(&pair, n + 1, 8), IVC_E_FULL);
+    for (uint64_t i = 1; i <= n; i++)
+        take_one(&pair, i, 8);
+    nothing_there(&pair);
+    close_pair(&pair);
+}
+
+/* The longest packets in a row: each wrap of the arena skips what is left at its end. */
+static void test_arena(void)
+{
+    static const unsigned below[] = { 0, 1, 63, 64, 65, 127 };
+
+    for (unsigned s = 0; s < N_SHAPES; s++)
+        for (unsigned d = 0; d < sizeof below / sizeof *below; d++) {
+            struct pair pair;
+            size_t len;
+
+            open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
+            len = ivc_tx_eager_max(&pair.tx);
+            len -= IVC_MIN(len, below[d]);
+            for (uint64_t number = 0, taken = 0; number < 200; number++) {
+                /* One stays unread whenever there is room for two: the wrap then meets it. */
+                while (send_one(&pair, number, len) == IVC_E_FULL) {
+                    CHECK_THAT(taken < number, "shape %u: an empty ring refuses %zu bytes", s, len);
+                    take_one(&pair, taken++, len);
+                    ivc_rx_publish(&pair.rx);
+                }
+            }
+            close_pair(&pair);
+        }
+}
+
+/* Puts both ends at lap `lap`, as if as many packets had passed. */
+static void wind_to(struct pair *pair, uint64_t lap)
+{
+    uint64_t position = lap << pair->tx.lap_shift;
+
+    pair->tx.tail = pair->tx.head = position;
+    pair->rx.head = pair->rx.published = position;
+    ivc_store_release(pair->rx.own_head, position);
+    for (uint32_t i = 0; i <= pair->tx.mask; i++)
+        ivc_store_relaxed((ivc_atomic_u64 *)(pair->tx.slots + ((uint64_t)i << pair->tx.shift)),
+                          ivc_slot_word((uint32_t)lap, 8, 1, IVC_SLOT_INLINE));
+}
+
+/* The stamp has 32 bits: after 2^32 laps it comes round. */
+static void test_laps(void)
+{
+    static const uint64_t laps[] = {
+        1, 0x7ffffffe, 0xfffffffd, (uint64_t)1 << 32, ((uint64_t)1 << 33) - 3,
+    };
+
+    for (unsigned i = 0; i < sizeof laps / sizeof *laps; i++) {
+        struct pair pair;
+
+        open_pair(&pair, 4096, 64, 4096, 65536);
+        wind_to(&pair, laps[i]);
+        nothing_there(&pair);
+        for (uint64_t number = 0; number < 6 * ((uint64_t)pair.tx.mask + 1); number++) {
+            size_t len = number * 13 % 100;
+
+            CHECK_EQ(send_one(&pair, number, len), 0);
+            take_one(&pair, number, len);
+            nothing_there(&pair);
+        }
+        close_pair(&pair);
+    }
+}
+
+/* The arena's position has 64 bits, a record of it 32. */
+static void test_arena_position(void)
+{
+    struct pair pair;
+    uint64_t start;
+
+    open_pair(&pair, 4096, 64, 4096, 65536);
+    start = ((uint64_t)1 << 32) / pair.tx.arena_size * pair.tx.arena_size;
+    pair.tx.arena_tail = pair.tx.arena_head = start;
+    for (uint64_t number = 0; number < 400; number++) {
+        size_t len = 50 + number * 31 % (ivc_tx_eager_max(&pair.tx) - 50);
+
+        CHECK_THAT(send_one(&pair, number, len) == 0, "packet %u", (unsigned)number);
+        take_one(&pair, number, len);
+        ivc_rx_publish(&pair.rx);
+    }
+    CHECK(pair.tx.arena_tail > (uint64_t)1 << 32);
+    close_pair(&pair);
+}
+
+/* Chunks of every length, through the growth of the pool and round it several times. */
+static void test_chunks(void)
+{
+    static const uint32_t slots[] = { 64, 256, 4096 };
+
+    for (unsigned s = 0; s < 3; s++) {
+        struct pair pair;
+        uint32_t under_way = 0, most = 0, max = 8192;
+        uint64_t number = 0, taken = 0;
+        size_t lens[64];
+
+        open_pair(&pair, 128 * 1024, slots[s], max, 17 * max);
+        for (size_t len = 0; len <= max; len += len < 200 || len > max - 100 ? 1 : 53) {
+            uint32_t chunk, share;
+            uint64_t offset;
+            int r;
+
+            while ((r = ivc_pool_get(&pair.pool, &chunk)) == IVC_E_FULL || under_way == 5) {
+                if (r == 0)
+                    ivc_pool_put(&pair.pool, chunk);
+                CHECK(under_way > 0);
+                take_one(&pair, taken, lens[taken % 64]);
+                taken++;
+                under_way--;
+                ivc_rx_publish(&pair.rx);
+                CHECK_EQ(ivc_tx_refresh(&pair.tx), 0);
+            }
+            CHECK_EQ(r, 0);
+            fill(number, len);
+            memcpy(ivc_pool_memory(&pair.pool, chunk, &share, &offset), bytes, len);
+            CHECK_EQ(offset % max, 0);
+            CHECK_EQ(ivc_tx_send_chunk(&pair.tx, (uint8_t)number, chunk, len), 0);
+            lens[number++ % 64] = len;
+            under_way++;
+            most = IVC_MAX(most, pair.pool.n_chunks);
+        }
+        for (; taken < number; taken++)
+            take_one(&pair, taken, lens[taken % 64]);
+        nothing_there(&pair);
+        CHECK_EQ(ivc_tx_refresh(&pair.tx), 0);
+        CHECK_EQ(pair.pool.n_free, pair.pool.n_chunks);
+        CHECK_THAT(most <= 17, "%u chunks", most);
+        close_pair(&pair);
+    }
+}
+
+/* No chunk is twice under way; the limit holds; all come back. */
+static void test_pool(void)
+{
+    struct pair pair;
+    uint32_t chunks[64], n = 0, share;
+    uint64_t offset;
+
+    open_pair(&pair, 4096, 64, 4096, 21 * 4096);
+    while (ivc_pool_get(&pair.pool, &chunks[n]) == 0) {
+        memset(ivc_pool_memory(&pair.pool, chunks[n], &share, &offset), (int)n + 1, 4096);
+        CHECK(share >= 1 && share < IVC_SHARES_MAX);
+        n++;
+        CHECK(n <= 21);
+    }
+    CHECK_EQ(n, 21);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint8_t *memory = ivc_pool_memory(&pair.pool, chunks[i], &share, &offset);
+
+        for (unsigned at = 0; at < 4096; at++)
+            CHECK_THAT(memory[at] == i + 1, "chunk %u", i);
+    }
+    for (uint32_t round = 0; round < 100; round++) {
+        for (uint32_t i = 0; i < n; i++)
+            ivc_pool_put(&pair.pool, chunks[i]);
+        for (uint32_t i = 0; i < n; i++)
+            CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
+        CHECK_EQ(ivc_pool_get(&pair.pool, &share), IVC_E_FULL);
+    }
+    close_pair(&pair);
+}
+
+/* A region with hardly any memory: the pool takes what there is and asks no more. */
+static void test_pool_without_memory(void)
+{
+    struct pair pair;
+    struct ivc_share most, share;
+    uint64_t size = SIZE;
+    uint32_t chunk;
+
+    open_pair(&pair, 4096, 64, 4096, 1 << 20);
+    while (ivc_region_share(pair.from, IVC_SLOT_ANY, size, &most) != 0)
+        size -= 4096;
+    CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), IVC_E_NOSPACE);
+    CHECK_EQ(ivc_region_share(pair.from, IVC_SLOT_ANY, 4096, &share), IVC_E_NOSPACE);
+    ivc_region_unshare(pair.from, &most);
+    /* There is memory again: the pool must find it. */
+    CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
+    close_pair(&pair);
+}
+
+/* Not watched: the bell rings once per packet; watched: not at all. */
+static uint32_t rang[8], n_rang;
+
+static void on_ready(void *arg, uint32_t slot)
+{
+    (void)arg;
+    rang[n_rang++ % 8] = slot;
+}
+
+static void test_doorbell(void)
+{
+    struct pair pair;
+    uint32_t slot;
+
+    open_pair(&pair, 4096, 64, 4096, 65536);
+    slot = ivc_region_self(pair.from)->slot;
+    ivc_region_take_ready(pair.to, on_ready, NULL);     /* a new ring makes itself known */
+    CHECK_EQ(ivc_load_relaxed(ivc_region_ready_summary(pair.to)), 0);
+    n_rang = 0;
+    CHECK_EQ(send_one(&pair, 0, 8), 0);
+    CHECK(ivc_load_relaxed(ivc_region_ready_summary(pair.to)) != 0);
+    ivc_region_take_ready(pair.to, on_ready, NULL);
+    CHECK_EQ(n_rang, 1);
+    CHECK_EQ(rang[0], slot);
+    ivc_region_take_ready(pair.to, on_ready, NULL);
+    CHECK_EQ(n_rang, 1);
+    ivc_region_set_watched(pair.to, slot, true);
+    CHECK_EQ(send_one(&pair, 1, 8), 0);
+    CHECK_EQ(ivc_load_relaxed(ivc_region_ready_summary(pair.to)), 0);
+    ivc_region_set_watched(pair.to, slot, false);
+    CHECK_EQ(send_one(&pair, 2, 8), 0);
+    ivc_region_ring_self(pair.to, 63);
+    ivc_region_take_ready(pair.to, on_ready, NULL);
+    CHECK_EQ(n_rang, 3);
+    close_pair(&pair);
+}
+
+static void test_shapes(void)
+{
+    static const struct { uint32_t ring, slot; bool good; } rows[] = {
+        { 2048, 64, true }, { 1344, 64, true }, { 1343, 64, false }, { 2048, 256, false },
+        { 24 * 1024, 4096, true }, { 16 * 1024, 4096, false }, { 1 << 28, 64, true },
+        { 1 << 28, 4096, true },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint32_t eager_max = 0;
+        int r = ivc_tx_shape_check(rows[i].ring, rows[i].slot, &eager_max);
+
+        CHECK_THAT((r == 0) == rows[i].good, "row %zu gave %d", i, r);
+        if (rows[i].good)
+            CHECK_THAT(eager_max >= 300 && eager_max < rows[i].ring, "row %zu: %u", i, eager_max);
+        else
+            CHECK_TEXT(ivc_error_text(), "ring", "too small", "IVC_RING_SIZE");
+    }
+}
+
+static const struct check_case cases[] = {
+    { "shapes of a ring", test_shapes, 0 },
+    { "every packet length", test_lengths, 0 },
+    { "full and emptied at random", test_full, 0 },
+    { "exactly full", test_exactly_full, 0 },
+    { "the arena's wrap", test_arena, 0 },
+    { "2^32 laps", test_laps, 0 },
+    { "2^32 bytes of arena", test_arena_position, 0 },
+    { "chunks of every length", test_chunks, 0 },
+    { "the pool's limit", test_pool, 0 },
+    { "a pool without memory", test_pool_without_memory, 0 },
+    { "doorbell", test_doorbell, 0 },
+};
+CHECK_MAIN(cases)

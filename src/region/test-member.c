@@ -1,0 +1,435 @@
+/*
+ * Tests of the directory: joining and leaving, a directory that is full, members that die, and
+ * slots and blocks that must come back without anybody cleaning up.
+ */
+#include "check.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "region/internal.h"
+
+enum { SIZE = 1 << 20, CAPACITY = 64 };
+
+static struct ivc_region *open_region(const char *path)
+{
+    struct ivc_region *region = NULL;
+
+    CHECK_THAT(ivc_region_open(path, &region) == 0, "%s", ivc_error_text());
+    return region;
+}
+
+static struct ivc_region *join(const char *path, uint64_t magic_id, uint32_t client_id)
+{
+    struct ivc_region *region = open_region(path);
+
+    CHECK_THAT(ivc_region_join(region, magic_id, client_id) == 0, "%s", ivc_error_text());
+    return region;
+}
+
+/* Makes the region with that lease: members keep the one that they found when they opened it. */
+static const char *file_with_lease(uint32_t ms)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *region = open_region(path);
+
+    ivc_store_relaxed(&((struct ivc_layout_header *)region->mapping.memory)->lease_ms, ms);
+    ivc_region_free(region);
+    return path;
+}
+
+static uint64_t free_bytes(struct ivc_region *region)
+{
+    struct ivc_region_info info;
+
+    ivc_region_info(region, &info);
+    return info.free_bytes;
+}
+
+/* Waits until the region has that much free memory. */
+static void wait_for_free(struct ivc_region *region, uint64_t bytes, unsigned ms)
+{
+    uint64_t deadline = ivc_now_ms() + ms * check_slowdown();
+
+    while (free_bytes(region) != bytes && ivc_now_ms() < deadline)
+        ivc_sleep_ms(20);
+    CHECK_EQ(free_bytes(region), bytes);
+}
+
+static void test_join(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *a = join(path, 77, 5), *b = join(path, 78, 6);
+    const struct ivc_member *self = ivc_region_self(a);
+    struct ivc_member seen;
+    char host[65] = "";
+    bool left;
+
+    gethostname(host, sizeof host - 1);
+    CHECK_EQ(ivc_region_capacity(b), CAPACITY);
+    CHECK(ivc_region_self(b)->slot != self->slot);
+    CHECK_EQ(ivc_region_member(b, self->slot, &seen), 0);
+    CHECK_EQ(seen.magic_id, 77);
+    CHECK_EQ(seen.client_id, 5);
+    CHECK_EQ(seen.pid, getpid());
+    CHECK_EQ(seen.generation, self->generation);
+    CHECK(seen.same_kernel);
+    CHECK(strcmp(seen.host, host) == 0);
+    CHECK_EQ(ivc_region_member_check(b, self->slot, self->generation, &left), 0);
+    CHECK_EQ(ivc_region_member_check(b, self->slot, self->generation + 1, &left), IVC_E_GONE);
+    for (uint32_t slot = 2; slot < CAPACITY; slot++)
+        CHECK_EQ(ivc_region_member(b, slot, &seen), IVC_E_GONE);
+    CHECK_EQ(ivc_region_member(b, CAPACITY, &seen), -EINVAL);
+    CHECK_EQ(ivc_region_member(b, UINT32_MAX, &seen), -EINVAL);
+    ivc_region_free(a);
+    ivc_region_free(b);
+    ivc_region_free(NULL);
+}
+
+/* Whoever leaves unread frees its slot at once; the next owner has another generation. */
+static void test_generations(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *watcher = join(path, 1, 1);
+    uint64_t free_before = free_bytes(watcher);
+    uint32_t generation = 0;
+
+    for (unsigned i = 0; i < 50; i++) {
+        struct ivc_region *a = join(path, 1, 2);
+
+        CHECK_EQ(ivc_region_self(a)->slot, 1);
+        CHECK(ivc_region_self(a)->generation != generation);
+        generation = ivc_region_self(a)->generation;
+        ivc_region_leave(a);
+        ivc_region_free(a);
+        CHECK_EQ(free_bytes(watcher), free_before);
+    }
+    /* A generation of 32 bits comes round; 0 is none and is left out. */
+    ivc_store_relaxed(&ivc_region_slot(watcher, 1)->state,
+                      ivc_layout_state(UINT32_MAX, IVC_PHASE_FREE));
+    {
+        struct ivc_region *a = join(path, 1, 2);
+
+        CHECK_EQ(ivc_region_self(a)->slot, 1);
+        CHECK_EQ(ivc_region_self(a)->generation, 1);
+        ivc_region_free(a);
+    }
+    ivc_region_free(watcher);
+}
+
+/* Who leaves while a peer may still read its memory rests: neither slot nor blocks are used before
+ * the peer has said that it is over. */
+static void test_rest(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *reader = join(path, 1, 1), *a = join(path, 1, 2), *b;
+    uint64_t free_before = free_bytes(reader);
+    uint32_t slot = ivc_region_self(a)->slot, generation = ivc_region_self(a)->generation;
+    bool left = false;
+
+    ivc_store_release(&ivc_region_own_link(reader, slot)->generation, generation);
+    ivc_region_leave(a);
+    CHECK_EQ(ivc_region_member_check(reader, slot, generation, &left), IVC_E_GONE);
+    CHECK(left);
+    for (unsigned i = 0; i < 30; i++, ivc_sleep_ms(50)) {
+        b = join(path, 1, 3);
+        CHECK(ivc_region_self(b)->slot != slot);
+        ivc_region_free(b);
+        CHECK_EQ(free_bytes(reader), free_before);
+    }
+    ivc_store_release(&ivc_region_own_link(reader, slot)->generation, 0);
+    wait_for_free(reader, free_before + 4096, 5000);
+    b = join(path, 1, 3);
+    CHECK_EQ(ivc_region_self(b)->slot, slot);
+    ivc_region_free(a);
+    ivc_region_free(b);
+    ivc_region_free(reader);
+}
+
+static void test_directory_full(void)
+{
+    const char *path = file_with_lease(1000 * check_slowdown());
+    struct ivc_region *all[CAPACITY], *late = open_region(path);
+
+    for (unsigned i = 0; i < CAPACITY; i++) {
+        all[i] = join(path, 1, i);
+        CHECK_EQ(ivc_region_self(all[i])->slot, i);
+    }
+    CHECK_EQ(ivc_region_join(late, 1, 99), -ENOSPC);
+    CHECK_TEXT(ivc_error_text(), path, "full", "64", "larger region");
+    /* Someone leaves while a late one waits or after: then there is room. */
+    ivc_region_leave(all[40]);
+    CHECK_THAT(ivc_region_join(late, 1, 99) == 0, "%s", ivc_error_text());
+    CHECK_EQ(ivc_region_self(late)->slot, 40);
+    for (unsigned i = 0; i < CAPACITY; i++)
+        ivc_region_free(all[i]);
+    ivc_region_free(late);
+}
+
+static int hold_memory(void *arg)
+{
+    struct ivc_region *region = join(arg, 1, 7);
+    struct ivc_share share;
+
+    for (unsigned i = 0; i < 5; i++)
+        CHECK_EQ(ivc_region_share(region, IVC_SLOT_ANY, 10000, &share), 0);
+    pause();
+    return 0;
+}
+
+static void wait_for_member(struct ivc_region *region, uint32_t slot)
+{
+    struct ivc_member member;
+
+    for (unsigned i = 0; i < 500 && ivc_region_member(region, slot, &member) != 0; i++)
+        ivc_sleep_ms(10);
+    CHECK_EQ(ivc_region_member(region, slot, &member), 0);
+    ivc_sleep_ms(50);
+}
+
+/* Killed while it holds memory: a watching member's alarm rings, all memory comes back. */
+static void test_killed(void)
+{
+    char *path = (char *)check_file(0, SIZE);
+    struct ivc_region *watcher = join(path, 1, 1);
+    uint64_t free_before = free_bytes(watcher);
+    struct ivc_member member;
+    uint64_t start;
+    pid_t pid = check_fork(hold_memory, path);
+    bool left = true;
+
+    wait_for_member(watcher, 1);
+    CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
+    CHECK(free_bytes(watcher) < free_before - 40000);
+    ivc_region_watch(watcher, 1, member.generation);
+    ivc_sleep_ms(300);
+    CHECK(!ivc_region_alarm(watcher));
+    start = ivc_now_ms();
+    check_kill(pid);
+    while (!ivc_region_alarm(watcher))
+        ivc_sleep_ms(5);
+    CHECK_THAT(ivc_now_ms() - start < 2000 * check_slowdown(), "alarm after %u ms",
+               (unsigned)(ivc_now_ms() - start));
+    CHECK_EQ(ivc_region_member_check(watcher, 1, member.generation, &left), IVC_E_GONE);
+    CHECK(!left);
+    ivc_region_unwatch(watcher, 1);
+    ivc_region_alarm_clear(watcher);
+    wait_for_free(watcher, free_before, 4000);
+    ivc_sleep_ms(200);
+    CHECK(!ivc_region_alarm(watcher));
+    ivc_region_free(watcher);
+}
+
+/* Nobody was there when they died: the next one who joins finds and buries them. */
+static void test_next_job(void)
+{
+    char *path = (char *)check_file(0, SIZE);
+    struct ivc_region *outside = open_region(path), *next;
+    uint64_t free_before = free_bytes(outside);
+    pid_t pids[3];
+
+    for (unsigned i = 0; i < 3; i++) {
+        pids[i] = check_fork(hold_memory, path);
+        wait_for_member(outside, i);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        check_kill(pids[i]);
+    next = join(path, 2, 1);
+    wait_for_free(outside, free_before - 4096, 4000);
+    ivc_region_free(next);
+    ivc_region_free(outside);
+}
+
+/* A process died between taking a slot and publishing it. */
+static void test_died_joining(void)
+{
+    const char *path = file_with_lease(600 * check_slowdown());
+    struct ivc_region *watcher = join(path, 1, 1);
+    struct ivc_layout_member *entry = ivc_region_slot(watcher, 1);
+    unsigned i;
+
+    ivc_store_release(&entry->state, ivc_layout_state(1, IVC_PHASE_JOINING));
+    for (i = 0; i < 400 && ivc_layout_phase(ivc_load_relaxed(&entry->state)) != IVC_PHASE_FREE; i++)
+        ivc_sleep_ms(20 * check_slowdown());
+    CHECK_EQ(ivc_layout_phase(ivc_load_relaxed(&entry->state)), IVC_PHASE_FREE);
+    ivc_region_free(watcher);
+}
+
+/* A member of another kernel is judged by its heartbeat alone: alive while it beats, dead after
+ * the lease; a process number that exists here means nothing. */
+static void test_other_kernel(void)
+{
+    unsigned lease = 1000 * check_slowdown();
+    const char *path = file_with_lease(lease);
+    struct ivc_region *watcher = join(path, 1, 1);
+    struct ivc_layout_member *entry = ivc_region_slot(watcher, 1);
+    struct ivc_member member;
+    uint64_t start;
+    bool left;
+
+    memcpy((char *)entry + 8, (char *)ivc_region_slot(watcher, 0) + 8, 184);
+    entry->boot_id[3] ^= 1;
+    entry->pid = 999999999;         /* no such process here: says nothing about over there */
+    entry->links = 0;
+    ivc_store_release(&entry->state, ivc_layout_state(9, IVC_PHASE_ACTIVE));
+    for (unsigned i = 0; i < 3 * lease / 100; i++) {
+        ivc_sleep_ms(100);
+        ivc_store_relaxed(&entry->heartbeat, ivc_load_relaxed(&entry->heartbeat) + 1);
+        CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
+    }
+    CHECK(!member.same_kernel);
+    start = ivc_now_ms();
+    while (ivc_region_member_check(watcher, 1, 9, &left) == 0)
+        ivc_sleep_ms(10);
+    CHECK(!left);
+    CHECK_THAT(ivc_now_ms() - start >= lease - 200, "%u ms", (unsigned)(ivc_now_ms() - start));
+    CHECK_THAT(ivc_now_ms() - start < 2 * lease + 2000, "%u ms", (unsigned)(ivc_now_ms() - start));
+    ivc_region_free(watcher);
+}
+
+/* The process number of a dead member was given to another process. */
+static void test_reused_pid(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *watcher = join(path, 1, 1);
+    struct ivc_layout_member *entry = ivc_region_slot(watcher, 1);
+    bool left;
+
+    memcpy((char *)entry + 8, (char *)ivc_region_slot(watcher, 0) + 8, 184);
+    entry->pid = (uint32_t)getppid();
+    entry->pid_start = 1;
+    ivc_store_release(&entry->state, ivc_layout_state(9, IVC_PHASE_ACTIVE));
+    for (unsigned i = 0; i < 40 && ivc_region_member_check(watcher, 1, 9, &left) == 0; i++)
+        ivc_sleep_ms(100);
+    CHECK_EQ(ivc_region_member_check(watcher, 1, 9, &left), IVC_E_GONE);
+    ivc_region_free(watcher);
+}
+
+/* A job stopped for longer than the lease (Ctrl-Z, paused guests) and continued: each process must
+ * find the other alive, because both have been silent for the same reason. */
+static bool other_kernels;
+
+static int beat_and_watch(void *arg)
+{
+    struct ivc_region *region = join(arg, 1, 1);
+    uint32_t other = 1 - ivc_region_self(region)->slot;
+    struct ivc_member member;
+    bool left;
+
+    if (other_kernels)
+        ivc_region_slot(region, ivc_region_self(region)->slot)->boot_id[0] ^= (uint8_t)(other + 1);
+    wait_for_member(region, other);
+    CHECK_EQ(ivc_region_member(region, other, &member), 0);
+    ivc_region_watch(region, other, member.generation);
+    for (unsigned i = 0; i < 60; i++) {     /* counts its own time: stopped time is none */
+        ivc_sleep_ms(50);
+        CHECK_EQ(ivc_region_member_check(region, other, member.generation, &left), 0);
+    }
+    ivc_sleep_ms(2000 * check_slowdown());      /* the other one is not done yet */
+    return 0;
+}
+
+static void stop_and_continue(void)
+{
+    char *path = (char *)file_with_lease(1000 * check_slowdown());
+    struct ivc_region *outside = open_region(path);
+    pid_t a, b;
+
+    a = check_fork(beat_and_watch, path);
+    wait_for_member(outside, 0);
+    b = check_fork(beat_and_watch, path);
+    wait_for_member(outside, 1);
+    ivc_sleep_ms(500);
+    kill(a, SIGSTOP);
+    kill(b, SIGSTOP);
+    ivc_sleep_ms(2500 * check_slowdown());
+    kill(a, SIGCONT);
+    ivc_sleep_ms(120);          /* the first one looks before the other one beats */
+    kill(b, SIGCONT);
+    check_join(b);
+    check_join(a);
+    ivc_region_free(outside);
+}
+
+static void test_stopped(void)
+{
+    stop_and_continue();
+}
+
+static void test_guests_stopped(void)
+{
+    other_kernels = true;
+    stop_and_continue();
+}
+
+static void test_share(void)
+{
+    static const struct { uint64_t size, rounded; int r; } rows[] = {
+        { 0, 0, IVC_E_NOSPACE }, { 1, 4096, 0 }, { 4096, 4096, 0 }, { 4097, 8192, 0 },
+        { 100000, 102400, 0 }, { SIZE, 0, IVC_E_NOSPACE }, { UINT64_MAX - 4096, 0, IVC_E_NOSPACE },
+        { UINT64_MAX, 0, IVC_E_NOSPACE },
+    };
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *a = join(path, 1, 1), *b = join(path, 1, 2);
+    uint64_t free_before = free_bytes(a);
+    struct ivc_share share;
+    const void *seen;
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int r = ivc_region_share(a, 1, rows[i].size, &share);
+
+        CHECK_THAT(r == rows[i].r, "row %zu gave %d", i, r);
+        if (r != 0)
+            continue;
+        CHECK_EQ(share.size, rows[i].rounded);
+        for (uint64_t at = 0; at < share.size; at++)
+            CHECK_THAT(((char *)share.memory)[at] == 0, "byte %u", (unsigned)at);
+        memset(share.memory, 0x5a, share.size);
+        CHECK_EQ(ivc_region_map(b, 0, share.handle, share.size, &seen), 0);
+        CHECK(memcmp(seen, share.memory, share.size) == 0);
+        ivc_region_unmap(b, 0, seen, share.size);
+        ivc_region_unshare(a, &share);
+        CHECK_EQ(free_bytes(a), free_before);
+    }
+    ivc_region_free(a);
+    ivc_region_free(b);
+}
+
+static void test_map_checks(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *a = join(path, 1, 1);
+    uint64_t first = a->geometry.blocks, n = a->geometry.n_blocks * 4096;
+    const struct { uint64_t handle, size; int r; } rows[] = {
+        { first, 4096, 0 }, { first, n, 0 }, { first, n + 1, -EBADMSG },
+        { first + n - 4096, 4096, 0 }, { first + n - 4096, 4097, -EBADMSG },
+        { first + n, 0, -EBADMSG }, { first + n, 1, -EBADMSG }, { 0, 4096, -EBADMSG },
+        { first - 4096, 4096, -EBADMSG }, { first + 8, 8, -EBADMSG },
+        { first, UINT64_MAX, -EBADMSG }, { UINT64_MAX, 1, -EBADMSG },
+        { UINT64_MAX - 4095, 4096, -EBADMSG }, { (uint64_t)1 << 63, 4096, -EBADMSG },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const void *memory;
+
+        CHECK_THAT(ivc_region_map(a, 3, rows[i].handle, rows[i].size, &memory) == rows[i].r,
+                   "row %zu", i);
+    }
+    ivc_region_free(a);
+}
+
+static const struct check_case cases[] = {
+    { "join: what others see", test_join, 0 },
+    { "generations of a slot", test_generations, 0 },
+    { "memory that is still read rests", test_rest, 0 },
+    { "directory full", test_directory_full, 90 },
+    { "killed while it holds memory", test_killed, 0 },
+    { "the next job finds the dead", test_next_job, 0 },
+    { "died while joining", test_died_joining, 0 },
+    { "a member of another kernel", test_other_kernel, 0 },
+    { "a reused process number", test_reused_pid, 0 },
+    { "stopped longer than the lease, then continued", test_stopped, 0 },
+    { "guests stopped longer than the lease, then continued", test_guests_stopped, 0 },
+    { "share: sizes and zeroes", test_share, 0 },
+    { "map: handles that cannot be", test_map_checks, 0 },
+};
+CHECK_MAIN(cases)
