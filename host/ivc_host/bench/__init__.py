@@ -1,0 +1,1 @@
+"""Benchmarks: run the programs of `bench/`, compare paths fairly, judge the project's targets."""

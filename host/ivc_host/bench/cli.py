@@ -1,0 +1,169 @@
+"""`ivc bench`: run the benchmarks, or judge the targets."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..errors import UsageError
+from ..lab import lab as labs
+from . import floor, gate, machine, places, processors, report, summary, words
+from .compare import Session, Side
+from .places import PATHS, Guests, Host, Place
+from .progress import Steps
+from .targets import TARGETS
+
+app = typer.Typer(no_args_is_help=True, help="Measure ivc and compare it with other paths.")
+
+TESTS = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall")
+_LIBIVC = "libivc"
+_QUICK_SIZES = "0,8,64,1K,8K,64K,1M,4M"
+
+Cpus = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Processors to use (default: two cores).")
+]
+
+
+def _choice(text: str, known: Sequence[str], what: str) -> list[str]:
+    words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in words:
+        if word not in known:
+            raise UsageError(f"no {what} named {word!r}", hint=f"choose among {', '.join(known)}")
+    if not words:
+        raise UsageError(f"no {what} given", hint=f"choose among {', '.join(known)}")
+    return words
+
+
+def _side(place: Place, key: str, words: Sequence[str], np: int) -> Side:
+    if key == _LIBIVC:
+        assert isinstance(place, Host)
+        return lambda: places.bench_libivc(place, words)
+    path = PATHS[key]
+    return lambda: places.bench_mpi(place, path, words, np)
+
+
+@app.command()
+def run(
+    paths: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Paths to compare, the first is the reference: {', '.join((*PATHS, _LIBIVC))}."
+        ),
+    ] = None,
+    tests: Annotated[str, typer.Option(help="Tests to run.")] = ",".join(TESTS),
+    sizes: Annotated[str, typer.Option(help="Message sizes.")] = "0-4M",
+    np: Annotated[int, typer.Option(min=2, help="Number of ranks.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Samples of each path.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a sample.")] = 0.05,
+    lab: Annotated[str | None, typer.Option(help="Run in the guests of this lab.")] = None,
+    cpus: Cpus = None,
+    output: Annotated[
+        Path, typer.Option(help="Where to write: this name with .json and .png.")
+    ] = Path("ivc-bench"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, two rounds.")] = False,
+) -> None:
+    """Compare paths: latency, bandwidth, message rate, many-to-one, all-to-all."""
+    default = "tcp,ivc" if lab else "vader,vader-nocma,tcp,ivc,libivc"
+    known = tuple(PATHS) if lab else (*PATHS, _LIBIVC)
+    keys = _choice(paths or default, known, "path")
+    names = _choice(tests, TESTS, "test")
+    if quick:
+        sizes, rounds, seconds = _QUICK_SIZES if sizes == "0-4M" else sizes, 2, min(seconds, 0.02)
+    pair = processors.choose(cpus)
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {output.absolute().parent}", hint="see --output")
+    session = Session(lambda: floor.measure(pair))
+    with ExitStack() as stack:
+        place: Place
+        if lab:
+            place = Guests(labs.attach(lab), pair)
+        else:
+            place = Host(pair, stack.enter_context(places.host_region()))
+        steps = stack.enter_context(Steps(len(names) * rounds * len(keys)))
+        for test in names:
+            asked = ["--test", test, "--sizes", sizes, "--seconds", str(seconds)]
+            own = [k for k in keys if k != _LIBIVC or test in ("latency", "bandwidth")]
+            sides = {key: _side(place, key, asked, np) for key in own}
+            session.alternate(
+                sides, rounds, lambda side, number: steps.count(f"{test}, round {number}: {side}")
+            )
+    _write(session, keys, names, place.label, output)
+
+
+def _write(
+    session: Session, keys: list[str], names: list[str], where: str, output: Path
+) -> None:
+    session.classify()
+    console = Console()
+    for test in names:
+        console.print(report.table(test, session.samples, keys, keys[0]))
+    best = floor.best(session.floors)
+    console.print(
+        f"bare machine: cache line one way {words.time_text(best.latency_us)}, "
+        f"pipelined copy {words.rate_text((1 << 20) / best.copy_us)}"
+    )
+    console.print(report.state_line(session.samples))
+    rows = summary.rows(session.samples)
+    described = machine.describe()
+    data = {
+        "schema": "ivc-bench-1",
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": described,
+        "place": where,
+        "reference": keys[0],
+        "floor": best.as_dict(),
+        "results": [row.as_dict() for row in rows],
+        "samples": [sample.as_dict() for sample in session.samples],
+    }
+    files = output.with_name(output.name + ".json"), output.with_name(output.name + ".png")
+    files[0].write_text(json.dumps(data, indent=1) + "\n")
+    from . import plot  # takes half a second to import: only when something is drawn
+
+    labels = {key: PATHS[key].label if key in PATHS else key for key in keys}
+    plot.draw(files[1], rows, names, labels, f"{where}: {machine.line(described)}")
+    console.print(f"written: {files[0]}, {files[1]}")
+
+
+@app.command("gate")
+def gate_command(
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(help=f"Targets to measure: {', '.join(t.key for t in TARGETS)}."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per pair of sides.")] = 7,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a sample.")] = 0.3,
+    hypervisor: Annotated[str, typer.Option(help="Kind of guests.")] = "uml",
+    cpus: Cpus = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three short rounds.")] = False,
+) -> None:
+    """Hold ivc against its targets. Exit code 1: one failed; 2: one could not be measured."""
+    keys = _choice(only, [t.key for t in TARGETS], "target") if only else [t.key for t in TARGETS]
+    if quick:
+        rounds, seconds = 3, min(seconds, 0.1)
+    pair = processors.choose(cpus)
+    verdicts = []
+    console = Console(highlight=False, soft_wrap=True)
+    with ExitStack() as stack:      # takes guests down and the region away
+        judge = gate.Gate(pair, seconds, stack, stack.enter_context(Steps()), hypervisor)
+        for targets in gate.groups([t for t in TARGETS if t.key in keys]):
+            for verdict in judge.judge(targets, rounds):
+                verdicts.append(verdict)
+                if not json_output:
+                    console.print(report.verdict_line(verdict), style=report.style(verdict))
+    if json_output:
+        data = {
+            "schema": "ivc-gate-1",
+            "machine": machine.describe(),
+            "targets": [verdict.as_dict() for verdict in verdicts],
+            "samples": [sample.as_dict() for sample in judge.session.samples],
+        }
+        print(json.dumps(data, indent=1))
+    raise typer.Exit(gate.exit_code(verdicts))

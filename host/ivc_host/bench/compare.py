@@ -1,0 +1,195 @@
+"""Fair comparisons: sides take turns (A, B, A, B), each sample lies between two looks at the floor,
+and only samples of one state of the machine are set against each other.
+
+Invariant: a ratio is always formed from two samples of the same round, never from averages of
+different times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import floor
+from .floor import Floor
+from .programs import Record
+from .words import ratio_text
+
+#: Runs one side once and returns what it measured.
+Side = Callable[[], list[Record]]
+#: What a caller hears before each sample: side, round.
+Tell = Callable[[str, int], None]
+
+
+@dataclass
+class Sample:
+    """One run of one side."""
+
+    side: str
+    round: int
+    before: Floor
+    after: Floor
+    records: list[Record]
+    #: One of floor.STATES; set by `classify`, when the whole run's best floor is known.
+    state: str = ""
+
+    def value(self, test: str, size: int, metric: str) -> float | None:
+        """A figure of this sample, None when it was not measured."""
+        for record in self.records:
+            if record["test"] == test and record["bytes"] == size:
+                return record.get(metric)
+        return None
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "side": self.side,
+            "round": self.round,
+            "state": self.state,
+            "floor_before": self.before.as_dict(),
+            "floor_after": self.after.as_dict(),
+            "records": self.records,
+        }
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours over the reference, from all usable rounds."""
+
+    median: float
+    low: float
+    high: float
+    #: Quartiles, which one outlier does not move.
+    lower_quartile: float
+    upper_quartile: float
+    ours: float
+    reference: float
+    rounds: int
+    dropped: int
+    state: str
+
+    def spread(self) -> str:
+        return f"{ratio_text(self.low)} .. {ratio_text(self.high)}"
+
+
+@dataclass
+class Session:
+    """All samples of one run of the tool, which share one notion of the best floor.
+
+    `look` measures the floor; a test can put its own in.
+    """
+
+    look: Callable[[], Floor]
+    samples: list[Sample] = field(default_factory=list)
+    floors: list[Floor] = field(default_factory=list)
+    #: Whether the last look was just now, so that it serves as the next sample's first.
+    _fresh: bool = False
+    #: Rounds are numbered through the whole session, whatever they compare.
+    _rounds: int = 0
+
+    def take(self, side: str, run: Side, number: int) -> Sample:
+        """Run a side between two looks at the floor; the last look serves as the next first."""
+        before = self.floors[-1] if self._fresh else self._look()
+        sample = Sample(side, number, before, before, run())
+        sample.after = self._look()
+        self.samples.append(sample)
+        return sample
+
+    def _look(self) -> Floor:
+        self.floors.append(self.look())
+        self._fresh = True
+        return self.floors[-1]
+
+    def classify(self) -> None:
+        """Give every sample its state, judged by the best floor seen so far."""
+        reference = floor.best(self.floors)
+        for sample in self.samples:
+            sample.state = floor.state(sample.before, sample.after, reference)
+
+    def alternate(
+        self,
+        sides: Mapping[str, Side],
+        rounds: int,
+        tell: Tell = lambda side, number: None,
+        most: int | None = None,
+    ) -> list[Sample]:
+        """Let the sides take turns until `rounds` rounds were near throughout.
+
+        Rounds that the machine spoils are made up for, up to `most` rounds (default: twice as
+        many as asked for).
+        """
+        own: list[Sample] = []
+        self._fresh = False     # whoever called us may have done something else meanwhile
+        for done in range(1, (most or 2 * rounds) + 1):
+            for name, side in sides.items():
+                tell(name, done)
+                own.append(self.take(name, side, self._rounds))
+            self._rounds += 1
+            self.classify()
+            if done >= rounds and len(_rounds_of("near", own, list(sides))) >= rounds:
+                break
+        return own
+
+
+def _rounds_of(state: str, samples: Sequence[Sample], sides: Sequence[str]) -> list[int]:
+    """The rounds in which every one of these sides was sampled in that state."""
+    states: dict[int, list[str]] = {}
+    for sample in samples:
+        if sample.side in sides:
+            states.setdefault(sample.round, []).append(sample.state)
+    return [
+        number
+        for number, found in states.items()
+        if len(found) == len(sides) and set(found) == {state}
+    ]
+
+
+def ratio(
+    samples: Sequence[Sample],
+    ours: str,
+    reference: str,
+    test: str,
+    size: int,
+    metric: str,
+    reference_test: str | None = None,
+) -> Ratio | None:
+    """Compare two sides in one test; None when no round has both in one state.
+
+    Near rounds count; if there are none (the cores were apart all the time), those of another
+    state do, and the result says so.
+    """
+    for state in floor.STATES[:-1]:
+        numbers = _rounds_of(state, samples, [ours, reference])
+        pairs = []
+        for number in numbers:
+            a = _value(samples, ours, number, test, size, metric)
+            b = _value(samples, reference, number, reference_test or test, size, metric)
+            if a and b:
+                pairs.append((a, b))
+        if pairs:
+            a, b = np.array(pairs).T
+            ratios = a / b
+            tried = {s.round for s in samples if s.side == ours and s.value(test, size, metric)}
+            return Ratio(
+                median=float(np.median(ratios)),
+                low=float(ratios.min()),
+                high=float(ratios.max()),
+                lower_quartile=float(np.percentile(ratios, 25)),
+                upper_quartile=float(np.percentile(ratios, 75)),
+                ours=float(np.median(a)),
+                reference=float(np.median(b)),
+                rounds=len(pairs),
+                dropped=len(tried) - len(pairs),
+                state=state,
+            )
+    return None
+
+
+def _value(
+    samples: Sequence[Sample], side: str, number: int, test: str, size: int, metric: str
+) -> float | None:
+    for sample in samples:
+        if sample.side == side and sample.round == number:
+            return sample.value(test, size, metric)
+    return None

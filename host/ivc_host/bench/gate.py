@@ -1,0 +1,150 @@
+"""`ivc bench gate`: measure every target and judge it.
+
+A target that could not be measured is neither passed nor failed; the reason is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..errors import IvcError
+from ..lab import lab as labs
+from . import floor, places, programs
+from .compare import Ratio, Sample, Session, Side, ratio
+from .places import PATHS, Guests, Host
+from .programs import Record
+from .progress import Steps
+from .targets import TARGETS, Target
+
+PASSED, FAILED, REPORTED, UNMEASURED = "pass", "FAIL", "reported", "not measured"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: Target
+    outcome: str
+    ratio: Ratio | None = None
+    reason: str | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        target = {**asdict(self.target), "bound_text": self.target.bound_text()}
+        ratio = asdict(self.ratio) if self.ratio else None
+        return {"target": target, "outcome": self.outcome, "ratio": ratio, "reason": self.reason}
+
+
+def exit_code(verdicts: Sequence[Verdict]) -> int:
+    """1: a target failed; 2: one could not be measured; 0: all is well."""
+    outcomes = {verdict.outcome for verdict in verdicts}
+    return 1 if FAILED in outcomes else 2 if UNMEASURED in outcomes else 0
+
+
+class Gate:
+    """The sides that targets are made of; guests are started when the first target needs them."""
+
+    def __init__(
+        self,
+        cpus: tuple[int, int],
+        seconds: float,
+        stack: ExitStack,
+        steps: Steps,
+        hypervisor: str = "uml",
+    ) -> None:
+        self.cpus = cpus
+        self.seconds = seconds
+        self.hypervisor = hypervisor
+        self.session = Session(lambda: floor.measure(cpus))
+        self._stack = stack
+        self._steps = steps
+        self._region: Path | None = None
+        self._host: Host | None = None
+        self._guests: Guests | IvcError | None = None
+
+    def host(self) -> Host:
+        if self._host is None:
+            self._host = Host(self.cpus, self._stack.enter_context(places.host_region()))
+        return self._host
+
+    def guests(self) -> Guests:
+        if self._guests is None:
+            self._steps.step("bringing up two guests")
+            try:
+                lab = labs.up(
+                    f"gate-{os.getpid()}",
+                    2,
+                    self.hypervisor,
+                    region_size=places.REGION_SIZE,
+                    progress=self._steps,
+                )
+                self._guests = Guests(self._stack.enter_context(lab), self.cpus)
+            except IvcError as error:
+                self._guests = error    # not tried again for the next target
+        if isinstance(self._guests, IvcError):
+            raise self._guests
+        return self._guests
+
+    def side(self, name: str, targets: Sequence[Target]) -> Side:
+        """A side by its name in the targets' table, measuring what these targets look at."""
+        words = ["--test", ",".join(dict.fromkeys(t.test for t in targets))]
+        words += ["--sizes", ",".join(str(size) for size in dict.fromkeys(t.bytes for t in targets))]
+        words += ["--seconds", str(self.seconds)]
+        if name == "floor":
+            return self._floor
+        if name == "libivc":
+            host = self.host()
+            return lambda: places.bench_libivc(host, words)
+        place = self.guests() if name.startswith("guests-") else self.host()
+        path = PATHS[name.removeprefix("guests-")]
+        return lambda: places.bench_mpi(place, path, words)
+
+    def _floor(self) -> list[Record]:
+        argv = [str(programs.find("bench_floor")), "--test", "pingpong"]
+        argv += ["--cpus", f"{self.cpus[0]},{self.cpus[1]}", "--seconds", str(self.seconds)]
+        return programs.checked(programs.run(argv, timeout=60), "bench_floor")
+
+    def judge(self, targets: Sequence[Target], rounds: int) -> list[Verdict]:
+        """Measure targets that share both sides."""
+        ours, reference = targets[0].ours, targets[0].reference
+        try:
+            sides = {name: self.side(name, targets) for name in (ours, reference)}
+            samples = self.session.alternate(
+                sides,
+                rounds,
+                lambda side, number: self._steps.step(f"round {number}: {side}"),
+            )
+        except IvcError as error:
+            detail = f" ({error.detail.splitlines()[-1].strip()})" if error.detail else ""
+            return [Verdict(one, UNMEASURED, reason=f"{error}{detail}") for one in targets]
+        return [_verdict(target, samples) for target in targets]
+
+
+def _verdict(target: Target, samples: Sequence[Sample]) -> Verdict:
+    found = ratio(
+        samples,
+        target.ours,
+        target.reference,
+        target.test,
+        target.bytes,
+        target.metric,
+        target.reference_test,
+    )
+    if found is None:
+        return Verdict(
+            target,
+            UNMEASURED,
+            reason="in no round were both sides measured in one state of the machine; try again",
+        )
+    if target.bound is None:
+        return Verdict(target, REPORTED, found)
+    return Verdict(target, PASSED if target.holds(found) else FAILED, found)
+
+
+def groups(targets: Sequence[Target] = TARGETS) -> list[list[Target]]:
+    """Targets that share both sides are measured together."""
+    found: dict[tuple[str, str], list[Target]] = {}
+    for target in targets:
+        found.setdefault((target.ours, target.reference), []).append(target)
+    return list(found.values())

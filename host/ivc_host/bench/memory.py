@@ -1,0 +1,27 @@
+"""What the plug-in says at the end of a job when IVC_STATS is set: bytes that went by memory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+
+_LINE = re.compile(r"ivc: rank [^\n]*: memory: sent (\d+) packets (\d+) bytes")
+
+
+@dataclass
+class MemoryUse:
+    packets: int = 0
+    bytes: int = 0
+
+    def add(self, other: MemoryUse) -> None:
+        self.packets += other.packets
+        self.bytes += other.bytes
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def memory_use(output: str) -> MemoryUse:
+    """The sum over all ranks and peers of what was sent."""
+    found = [(int(packets), int(sent)) for packets, sent in _LINE.findall(output)]
+    return MemoryUse(sum(p for p, _ in found), sum(b for _, b in found))

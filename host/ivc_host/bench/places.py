@@ -1,0 +1,204 @@
+"""Where an MPI program runs (this host, or the guests of a lab) and through which path.
+
+The two are independent: the same program, the same path, another place. A path is a set of Open
+MPI's own parameters and nothing else, so every figure can be had by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from .. import paths
+from ..errors import MissingError, UsageError
+from ..lab.lab import Lab
+from . import processors, programs
+from .programs import Record
+
+#: The region of a benchmark on the host; sparse, so only what is used takes memory.
+REGION_SIZE = 256 << 20
+
+
+@dataclass(frozen=True)
+class MpiPath:
+    """A way that messages take, in Open MPI's parameters."""
+
+    key: str
+    label: str
+    mca: Mapping[str, str]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def needs_region(self) -> bool:
+        return "ivc" in self.mca["btl"].split(",")
+
+
+#: The paths that a user can name. Each excludes every other: no measurement falls back silently.
+PATHS = {
+    path.key: path
+    for path in (
+        MpiPath("vader", "Open MPI vader (CMA where it works)", {"btl": "vader,self"}),
+        MpiPath(
+            "vader-nocma",
+            "Open MPI vader, CMA off",
+            {"btl": "vader,self", "btl_vader_single_copy_mechanism": "none"},
+        ),
+        MpiPath("tcp", "Open MPI tcp", {"btl": "tcp,self"}),
+        MpiPath("ivc", "Open MPI ivc", {"btl": "ivc,self"}),
+    )
+}
+
+
+def path_named(key: str) -> MpiPath:
+    if key not in PATHS:
+        raise UsageError(f"no path named {key!r}", hint=f"choose among {', '.join(PATHS)}")
+    return PATHS[key]
+
+
+class Place(Protocol):
+    """Runs MPI programs with one rank per processor, or per guest, of the place."""
+
+    label: str
+
+    def mpi(
+        self, path: MpiPath, argv: Sequence[str], np: int = 2, timeout: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run an MPI program; returns when it has ended, whatever its exit code."""
+
+
+def plugin_directory() -> Path:
+    """Where the build leaves the plug-in."""
+    return paths.build() / "adapters" / "openmpi"
+
+
+def _component_path(parsable: str) -> str:
+    """Open MPI's search path for plug-ins: ours, then its own (without which it has none)."""
+    for line in parsable.splitlines():
+        if line.startswith("path:pkglibdir:"):
+            return f"{plugin_directory()}:{line.split(':', 2)[2]}"
+    raise MissingError("ompi_info names no plug-in folder", hint="is this Open MPI 4.1?")
+
+
+_ASK_PATH = ["ompi_info", "--path", "pkglibdir", "--parsable"]
+
+
+def require_plugin() -> None:
+    """Raise when the plug-in is not built."""
+    plugin = plugin_directory() / "mca_btl_ivc.so"
+    if not plugin.is_file():
+        raise MissingError(f"{plugin} is not built", hint="run: ./run build")
+
+
+class Host:
+    """Two pinned processes of this machine, with a region of their own in /dev/shm."""
+
+    label = "host"
+
+    def __init__(self, cpus: tuple[int, int], region: Path) -> None:
+        self.cpus = cpus
+        self.region = region
+        if shutil.which("mpirun") is None or shutil.which("ompi_info") is None:
+            raise MissingError("mpirun is missing", hint="install it with: ./run setup")
+        self._components = _component_path(programs.run(_ASK_PATH, timeout=60).stdout)
+
+    def env(self, path: MpiPath) -> dict[str, str]:
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        own = {**path.env, **root}
+        if path.needs_region:
+            require_plugin()
+            own["OMPI_MCA_mca_base_component_path"] = self._components
+            own["IVC_REGION"] = str(self.region)
+        return own
+
+    def mpi(
+        self, path: MpiPath, argv: Sequence[str], np: int = 2, timeout: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
+        words = ["mpirun", "-np", str(np)]
+        if np == 2:
+            words += ["--cpu-list", ",".join(map(str, self.cpus))]
+            words += ["--bind-to", "cpu-list:ordered"]
+        else:   # more ranks than processors: Open MPI then yields while it waits
+            words += ["--oversubscribe", "--bind-to", "none"]
+        for key, value in {**path.mca, "pml": "ob1", "btl_tcp_if_include": "lo"}.items():
+            words += ["--mca", key, value]
+        words += ["--mca", "oob_tcp_if_include", "lo"]
+        return programs.run([*words, *argv], self.env(path), timeout)
+
+
+class Guests:
+    """The guests of a lab, each pinned to one processor of the host in turn."""
+
+    def __init__(self, lab: Lab, cpus: tuple[int, int]) -> None:
+        self.lab = lab
+        self.label = f"guests ({lab.record.hypervisor})"
+        self.pin(cpus)
+        self._components: str | None = None
+
+    def pin(self, cpus: tuple[int, int]) -> None:
+        for index, guest in enumerate(self.lab.record.guests):
+            for process in guest.processes:
+                processors.pin_tree(process.pid, cpus[index % 2])
+
+    def components(self) -> str:
+        """The guests' plug-in search path, as the first guest's own Open MPI tells it."""
+        if self._components is None:
+            done = self.lab.run(self.lab.guests[0], _ASK_PATH, timeout=120)
+            programs.check(done, "ompi_info in a guest")
+            self._components = _component_path(done.stdout)
+        return self._components
+
+    def env(self, path: MpiPath) -> dict[str, str]:
+        if not path.needs_region:
+            return dict(path.env)
+        require_plugin()
+        return {**path.env, "OMPI_MCA_mca_base_component_path": self.components()}
+
+    def mpi(
+        self, path: MpiPath, argv: Sequence[str], np: int = 2, timeout: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
+        mca = {**path.mca, "pml": "ob1"}
+        try:
+            return self.lab.mpirun(argv, np, mca, self.env(path), timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise programs.BenchError(
+                f"{Path(argv[0]).name} through {path.label} has not ended after {timeout:.0f} s "
+                f"in lab {self.lab.name}"
+            ) from None
+
+
+@contextmanager
+def host_region(size: int = REGION_SIZE) -> Iterator[Path]:
+    """A region file of this process alone; gone at the end, whatever the end is."""
+    region = Path(f"/dev/shm/ivc-bench-{os.getpid()}")
+    try:
+        try:
+            with open(region, "xb") as file:
+                file.truncate(size)
+        except OSError as error:
+            raise programs.BenchError(
+                f"cannot make the region {region}: {error.strerror}", hint=f"remove {region}?"
+            ) from error
+        yield region
+    finally:
+        region.unlink(missing_ok=True)
+
+
+def bench_mpi(
+    place: Place, path: MpiPath, words: Sequence[str], np: int = 2, timeout: float = 300.0
+) -> list[Record]:
+    """The records of bench_mpi, run in a place through a path."""
+    done = place.mpi(path, [str(programs.find("bench_mpi")), *words], np, timeout)
+    return programs.checked(done, f"bench_mpi on {place.label} through {path.label}")
+
+
+def bench_libivc(host: Host, words: Sequence[str], timeout: float = 300.0) -> list[Record]:
+    """The records of bench_libivc: two processes of the host through the library itself."""
+    argv = [str(programs.find("bench_libivc")), "--cpus", f"{host.cpus[0]},{host.cpus[1]}"]
+    done = programs.run([*argv, "--region", str(host.region), *words], timeout=timeout)
+    return programs.checked(done, "bench_libivc")

@@ -1,0 +1,115 @@
+"""Starting the benchmark programs: find them, run them, read their JSON lines, end them.
+
+A program that is started here never outlives the call, whatever ends it: a time-out, Ctrl-C or an
+error on our side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import paths
+from ..errors import IvcError, MissingError
+
+#: One JSON line of a benchmark program.
+Record = dict[str, Any]
+
+
+class BenchError(IvcError):
+    """A benchmark could not be run."""
+
+
+def find(name: str) -> Path:
+    """A benchmark program of the build tree."""
+    program = paths.build() / "bench" / name
+    if not program.is_file():
+        raise MissingError(f"{program} is not built", hint="run: ./run build")
+    return program
+
+
+def records(output: str) -> list[Record]:
+    """The JSON lines among whatever else a program, or mpirun around it, has printed."""
+    found = []
+    for line in output.splitlines():
+        if line.startswith("{"):
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+    return found
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    """End a program and all it has started in its session: kindly (mpirun ends its ranks)."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(5)
+        except subprocess.TimeoutExpired:
+            pass
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.wait()
+
+
+def run(
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300.0,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of the host in a session of its own; raises BenchError on a time-out."""
+    try:
+        child = subprocess.Popen(
+            argv,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            cwd=cwd,
+        )
+    except OSError as error:
+        raise MissingError(f"cannot start {argv[0]}: {error.strerror}") from error
+    try:
+        out, err = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        end(child)
+        raise BenchError(
+            f"{' '.join(map(str, argv[:1]))} has not ended after {timeout:.0f} s",
+            hint="the machine may be overloaded; try --quick",
+        ) from None
+    except BaseException:
+        end(child)
+        raise
+    return subprocess.CompletedProcess(list(argv), child.returncode, out, err)
+
+
+def check(done: subprocess.CompletedProcess[str], what: str) -> None:
+    """Raise when a program has failed, with the end of what it said."""
+    if done.returncode == 0:
+        return
+    said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    said = [line for line in said if not line.startswith(("----", "{"))]
+    raise BenchError(
+        f"{what} failed with exit code {done.returncode}", detail="\n".join(said[-12:]) or None
+    )
+
+
+def checked(done: subprocess.CompletedProcess[str], what: str) -> list[Record]:
+    """The records of a program that has ended well and measured something."""
+    check(done, what)
+    found = records(done.stdout)
+    if not found:
+        raise BenchError(f"{what} printed no result", detail=done.stdout[-500:] or None)
+    return found

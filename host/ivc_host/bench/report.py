@@ -1,0 +1,90 @@
+"""Tables for people: rich's, and the gate's plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from . import gate
+from .compare import Sample, ratio
+from .gate import Verdict
+from .summary import Row, rows
+from .words import rate_text, ratio_text, size_text, time_text
+
+TITLES = {
+    "latency": "Latency, one way (p99 in brackets)",
+    "bandwidth": "Bandwidth, one way",
+    "bidir": "Bandwidth, both ways at once",
+    "rate": "Message rate, all pairs",
+    "incast": "Many to one",
+    "alltoall": "All-to-all, one operation (p99 in brackets)",
+}
+
+
+def figure_text(row: Row) -> str:
+    """The figure of a row that a person looks for."""
+    if row.test in ("latency", "alltoall"):
+        typical = time_text(row.figures["typical_us"])
+        return f"{typical}\n[{time_text(row.figures['p99_us'])}]"
+    if row.test in ("rate", "incast") and row.bytes < 1024:
+        return f"{row.figures['messages_s'] / 1e6:.2f} M/s"
+    if not row.bytes:
+        return f"{row.figures['messages_s'] / 1e6:.2f} M/s"
+    return rate_text(row.figures["MB_s"])
+
+
+def table(test: str, samples: Sequence[Sample], sides: Sequence[str], reference: str) -> Table:
+    """One test: a row per size, a column per side, and each side's ratio to the reference."""
+    found = {(row.side, row.bytes): row for row in rows(samples) if row.test == test}
+    present = [side for side in sides if any(key[0] == side for key in found)]
+    out = Table(title=TITLES.get(test, test))
+    out.add_column("size", justify="right")
+    for side in present:
+        out.add_column(side, justify="right")
+    others = [side for side in present if side != reference and reference in present]
+    for side in others:
+        out.add_column(f"{side} / {reference}", justify="right")
+    # Messages rather than bytes per second, because messages of 0 bytes have those, too.
+    metric = "messages_s" if test in ("bandwidth", "bidir", "rate", "incast") else "typical_us"
+    for size in sorted({key[1] for key in found}):
+        cells = [figure_text(found[s, size]) if (s, size) in found else "-" for s in present]
+        for side in others:
+            one = ratio(samples, side, reference, test, size, metric)
+            cells.append(f"{ratio_text(one.median)}\n({one.spread()})" if one else "-")
+        out.add_row(size_text(size), *cells)
+    return out
+
+
+def state_line(samples: Sequence[Sample]) -> str:
+    """How many samples the machine's state has cost."""
+    words = {
+        "near": "with the processors near each other",
+        "far": "far apart",
+        "shared": "on one core",
+        "mixed": "while that changed",
+    }
+    count = {state: sum(sample.state == state for sample in samples) for state in words}
+    parts = [f"{count[state]} {text}" for state, text in words.items() if count[state]]
+    return f"{len(samples)} samples: {', '.join(parts)}; only samples of one state are compared"
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """target | ours | reference | ratio | bound | outcome, in one line."""
+    target, found = verdict.target, verdict.ratio
+    if found is None:
+        return f"{target.text}: not measured: {verdict.reason}"
+    text = time_text if target.less_is_better else rate_text
+    note = f", {found.dropped} dropped" if found.dropped else ""
+    far = f", processors {found.state}" if found.state != "near" else ""
+    return (
+        f"{target.text}: {text(found.ours)}, reference {text(found.reference)}, "
+        f"ratio {ratio_text(found.median)} ({found.spread()}, {found.rounds} rounds{note}{far}), "
+        f"bound {target.bound_text()}: {verdict.outcome}"
+    )
+
+
+def style(verdict: Verdict) -> str:
+    return {gate.PASSED: "green", gate.FAILED: "bold red", gate.UNMEASURED: "yellow"}.get(
+        verdict.outcome, ""
+    )

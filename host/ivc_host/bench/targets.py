@@ -1,0 +1,120 @@
+"""The project's targets, as a table. A later issue adds a line here and, if need be, a side.
+
+A target compares one figure of two sides; sides that are compared take turns in one run, so the
+targets are grouped by the pair of sides they need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .compare import Ratio
+
+
+@dataclass(frozen=True)
+class Target:
+    key: str
+    text: str
+    #: Two sides of `gate.SIDES`.
+    ours: str
+    reference: str
+    test: str
+    bytes: int
+    #: `typical_us` (less is better) or `MB_s` (more is better).
+    metric: str
+    #: What the ratio ours/reference is held against; None: it is reported only.
+    bound: float | None
+    #: The reference's test where it has another name.
+    reference_test: str | None = None
+
+    @property
+    def less_is_better(self) -> bool:
+        return self.metric.endswith("_us")
+
+    def bound_text(self) -> str:
+        if self.bound is None:
+            return "none"
+        return f"{'<=' if self.less_is_better else '>='} {self.bound:.2f}"
+
+    def holds(self, ratio: Ratio) -> bool:
+        if self.bound is None:
+            return True
+        return ratio.median <= self.bound if self.less_is_better else ratio.median >= self.bound
+
+
+_MIB = 1 << 20
+_WITHIN = 1.15  # "within 15 %"
+
+TARGETS = (
+    Target(
+        key="floor",
+        text="libivc 8 B one way, against a bare cache-line hand-over",
+        ours="libivc",
+        reference="floor",
+        test="latency",
+        reference_test="pingpong",
+        bytes=8,
+        metric="typical_us",
+        bound=1.5,
+    ),
+    Target(
+        key="vader-latency",
+        text="Open MPI 8 B one way, ivc against vader",
+        ours="ivc",
+        reference="vader",
+        test="latency",
+        bytes=8,
+        metric="typical_us",
+        bound=1.0,
+    ),
+    Target(
+        key="vader-stream",
+        text="Open MPI 1 MiB stream, ivc against vader without CMA",
+        ours="ivc",
+        reference="vader-nocma",
+        test="bandwidth",
+        bytes=_MIB,
+        metric="MB_s",
+        bound=1.0,
+    ),
+    Target(
+        key="guests-latency",
+        text="Open MPI 8 B one way through ivc, two UML guests against two processes",
+        ours="guests-ivc",
+        reference="ivc",
+        test="latency",
+        bytes=8,
+        metric="typical_us",
+        bound=_WITHIN,
+    ),
+    Target(
+        key="guests-stream",
+        text="Open MPI 1 MiB stream through ivc, two UML guests against two processes",
+        ours="guests-ivc",
+        reference="ivc",
+        test="bandwidth",
+        bytes=_MIB,
+        metric="MB_s",
+        bound=1 / _WITHIN,
+    ),
+    Target(
+        key="network-latency",
+        text="Open MPI 8 B one way between two UML guests, ivc against tcp",
+        ours="guests-ivc",
+        reference="guests-tcp",
+        test="latency",
+        bytes=8,
+        metric="typical_us",
+        bound=None,
+    ),
+    Target(
+        key="network-stream",
+        text="Open MPI 1 MiB stream between two UML guests, ivc against tcp",
+        ours="guests-ivc",
+        reference="guests-tcp",
+        test="bandwidth",
+        bytes=_MIB,
+        metric="MB_s",
+        bound=None,
+    ),
+)

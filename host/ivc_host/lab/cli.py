@@ -1,0 +1,225 @@
+"""`ivc lab`: the commands; everything they do is in lab.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+
+from ..errors import UsageError
+from . import lab as labs
+from . import state
+
+app = typer.Typer(no_args_is_help=True, help="Virtual machines on this host, to try ivc with.")
+
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def _complete_name(incomplete: str) -> list[str]:
+    return [name for name in state.names() if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Option(help="Which lab.", autocompletion=_complete_name)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def parse_size(text: str) -> int:
+    """Bytes from words such as 64M, 1G, 512MiB or a plain number."""
+    found = re.fullmatch(r"(\d+)\s*([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise UsageError(f"{text!r} is not a size", hint="write it like 64M or 1G")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+
+
+class _LiveProgress:
+    """A line per guest that changes on a terminal; plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._text = "starting"
+        self._guests: dict[str, str] = {}
+        self._live = Live(console=self._console, transient=True, refresh_per_second=8)
+
+    def __enter__(self) -> _LiveProgress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del kind, error, trace
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def step(self, text: str) -> None:
+        self._text = text
+        self._show(text)
+
+    def guest(self, name: str, text: str) -> None:
+        self._guests[name] = text
+        self._show(f"{name}: {text}")
+
+    def _show(self, line: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(line, highlight=False)
+            return
+        table = Table.grid(padding=(0, 1))
+        table.add_row(Spinner("dots"), self._text)
+        for name, text in self._guests.items():
+            table.add_row("", f"{name}: {text}")
+        self._live.update(table)
+
+
+@app.command()
+def up(
+    guests: Annotated[int, typer.Option(help="How many guests.")] = 2,
+    hypervisor: Annotated[
+        str,
+        typer.Option(help="uml or qemu.", autocompletion=lambda: list(labs.HYPERVISORS)),
+    ] = "uml",
+    name: Name = state.DEFAULT_NAME,
+    region_size: Annotated[
+        str, typer.Option(help="Size of the shared region, a power of two.")
+    ] = "64M",
+    no_region: Annotated[bool, typer.Option("--no-region", help="No shared region.")] = False,
+    memory: Annotated[str | None, typer.Option(help="Memory of a guest, such as 512M.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Bring a lab up: guests with a network among them and a shared region."""
+    with _LiveProgress() as progress:
+        lab = labs.up(
+            name,
+            guests,
+            hypervisor,
+            region_size=None if no_region else parse_size(region_size),
+            memory_mb=parse_size(memory) >> 20 if memory else None,
+            progress=progress,
+        )
+    if as_json:
+        print(json.dumps(_describe(lab.record), indent=2))
+        return
+    print(f"lab {name} is up: {', '.join(lab.guests)} ({lab.guest_description()})")
+    option = "" if name == state.DEFAULT_NAME else f" --name {name}"
+    print(f"  log in:    ivc lab ssh{option} {lab.guests[0]}")
+    print(f"  run MPI:   ivc lab mpirun{option} -np {guests} hostname")
+    print(f"  take down: ivc lab down{option}")
+
+
+@app.command(context_settings=_PASS_ON)
+def ssh(
+    context: typer.Context,
+    guest: Annotated[str, typer.Argument(help="g1, g2, ...")],
+    name: Name = state.DEFAULT_NAME,
+) -> None:
+    """Log in to a guest, or run a command there: ivc lab ssh g1 [COMMAND...]."""
+    lab = labs.attach(name)
+    words = context.args
+    terminal = ("-t",) if words and sys.stdin.isatty() and sys.stdout.isatty() else ()
+    argv = lab.ssh_argv(guest, " ".join(words) if words else None, terminal)
+    os.execvp(argv[0], argv)
+
+
+@app.command(context_settings=_PASS_ON)
+def mpirun(context: typer.Context, name: Name = state.DEFAULT_NAME) -> None:
+    """Run mpirun in the first guest, over all guests; every word is passed on to it.
+
+    The current directory is the working directory where the guests have it too.
+    """
+    if not context.args:
+        raise UsageError("mpirun needs a program", hint="try: ivc lab mpirun -np 2 hostname")
+    lab = labs.attach(name)
+    done = lab.run(
+        lab.guests[0],
+        ["mpirun", *context.args],
+        {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        cwd=Path.cwd(),
+        capture=False,
+    )
+    raise typer.Exit(done.returncode)
+
+
+@app.command(context_settings=_PASS_ON)
+def cp(context: typer.Context, name: Name = state.DEFAULT_NAME) -> None:
+    """Copy files from or to guests, as scp does: ivc lab cp g1:/tmp/out.txt ."""
+    if len(context.args) < 2:
+        raise UsageError("cp needs a source and a target", hint="try: ivc lab cp g1:/tmp/out.txt .")
+    argv = labs.attach(name).copy_argv(context.args)
+    os.execvp(argv[0], argv)
+
+
+@app.command()
+def console(
+    guest: Annotated[str, typer.Argument(help="g1, g2, ...")], name: Name = state.DEFAULT_NAME
+) -> None:
+    """Print what a guest's console has shown."""
+    sys.stdout.write(labs.attach(name).console(guest).read_text(errors="replace"))
+
+
+@app.command()
+def down(
+    name: Name = state.DEFAULT_NAME,
+    everything: Annotated[bool, typer.Option("--all", help="Every lab of this machine.")] = False,
+) -> None:
+    """Take a lab down; nothing of it is left."""
+    if everything:
+        gone = labs.down_all()
+        print(f"taken down: {', '.join(gone)}" if gone else "there is no lab")
+        return
+    labs.down(name)
+    print(f"lab {name} is down")
+
+
+@app.command("list")
+def list_labs(as_json: Json = False) -> None:
+    """List the labs of this machine and their guests."""
+    records = labs.listing()
+    if as_json:
+        print(json.dumps([_describe(record) for record in records], indent=2))
+        return
+    if not records:
+        print("there is no lab; bring one up with: ivc lab up")
+        return
+    table = Table("lab", "state", "hypervisor", "region", "guests", box=None)
+    for record in records:
+        guests = ", ".join(
+            guest.name if guest.alive() else f"{guest.name} (dead)" for guest in record.guests
+        )
+        region = f"{record.region} {record.region_size >> 20}M" if record.region else "none"
+        table.add_row(record.name, record.status(), record.hypervisor, region, guests)
+    Console().print(table)
+
+
+def _describe(record: state.LabRecord) -> dict[str, object]:
+    return {
+        "name": record.name,
+        "state": record.status(),
+        "hypervisor": record.hypervisor,
+        "region": record.region,
+        "region_size": record.region_size,
+        "memory_mb": record.memory_mb,
+        "directory": str(record.directory),
+        "guests": [
+            {
+                "name": guest.name,
+                "address": guest.address,
+                "alive": guest.alive(),
+                "pids": [one.pid for one in guest.processes],
+                "console": str(record.directory / guest.name / "console.log"),
+            }
+            for guest in record.guests
+        ],
+    }

@@ -1,0 +1,138 @@
+"""The contract between a lab and what runs its guests.
+
+`lab.py` owns everything around a guest: the namespace, the bridge and the taps, the region file,
+the ssh keys, the record of processes, the wait for ssh and the roll-back. A mechanism (`uml.py`,
+`qemu.py`) knows how one guest is started, and nothing else. Invariants:
+
+* a mechanism writes only below its cache directory (in `prepare`) and below `GuestSpec.state`
+  (in `start`), so that removing the state directory removes every trace of a guest;
+* every process that `start` makes lives in the guest's network namespace, with its working
+  directory in `GuestSpec.state`, and dies by SIGKILL without leaving anything behind;
+* the guest comes up without any further action of the host and then answers ssh as root on
+  `GuestSpec.address`, accepting `GuestSpec.keys`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from .process import Process
+
+#: Every lab has the same addresses: each has a namespace of its own, so they never meet.
+BRIDGE = "br0"
+BRIDGE_ADDRESS = "10.77.0.1"
+PREFIX_LENGTH = 24
+NETWORK = "10.77.0.0/24"
+FIRST_GUEST = 11
+MAX_GUESTS = 200
+
+
+@dataclass(frozen=True)
+class SshKeys:
+    """The keys of one lab. The same identity logs in from the host and from guest to guest."""
+
+    #: Private and public half of the identity; `identity.with_suffix(".pub")` is the latter.
+    identity: Path
+    #: Private half of every guest's host key; the public half lies beside it with `.pub`.
+    host_key: Path
+    authorized_keys: Path
+    known_hosts: Path
+    #: The content of the guests' /etc/hosts.
+    hosts: Path
+
+    def public(self) -> str:
+        return self.identity.with_suffix(".pub").read_text().strip()
+
+
+@dataclass(frozen=True)
+class GuestSpec:
+    """Everything that a mechanism must know to start one guest."""
+
+    name: str
+    #: 1 for the first guest.
+    index: int
+    #: Dotted IPv4 address; the network is NETWORK, there is no route out of it.
+    address: str
+    mac: str
+    #: The tap device, already made, up and on the bridge, inside `namespace`.
+    tap: str
+    memory_mb: int
+    #: The shared region's file, or None for a guest without one.
+    region: Path | None
+    region_size: int
+    #: The guest's console output goes here (appended, never truncated by the guest).
+    console: Path
+    #: A directory of this guest alone, made by the lab, removed with the lab.
+    state: Path
+    #: The network namespace's file; start processes with `process.spawn(namespace=...)`.
+    namespace: Path
+    keys: SshKeys
+    #: Host directories that the guest must see read-only at the same path (the build tree).
+    share: tuple[Path, ...] = ()
+
+
+class Progress(Protocol):
+    """How a mechanism tells the user what it is doing; never blocks and never fails."""
+
+    def step(self, text: str) -> None:
+        """A new thing has begun, in words that fit one line."""
+
+
+class SilentProgress:
+    """Progress for those who do not look."""
+
+    def step(self, text: str) -> None:
+        del text
+
+
+class Hypervisor(Protocol):
+    """One way to run a guest."""
+
+    name: str
+    #: Seconds from `start` to a first ssh login after which a guest counts as lost.
+    ready_timeout: float
+    #: Memory of one guest in MiB when the user names none.
+    default_memory_mb: int
+
+    def prepare(self, progress: Progress) -> None:
+        """Make what all guests share (images), once; idempotent, and offline the second time.
+
+        Safe against a second caller at the same time (use `cache_lock`), and against Ctrl-C: what
+        is half made is not taken for done.
+        """
+
+    def start(self, spec: GuestSpec) -> list[Process]:
+        """Start a guest and return at once, without waiting for it to boot.
+
+        Raises an IvcError when it cannot; it has then ended what it started itself.
+        """
+
+    def guest_description(self) -> str:
+        """What a guest is, in one line, for people who judge a figure measured on it."""
+
+
+def cache_dir() -> Path:
+    """The directory for things that are made once and kept (images, root directories)."""
+    if own := os.environ.get("IVC_CACHE"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "ivc"
+
+
+@contextmanager
+def cache_lock(name: str) -> Iterator[Path]:
+    """Hold the cache entry NAME for oneself; yields the path where it is, or is to be, made.
+
+    Build beside it and rename into place: what exists under that path is always complete.
+    """
+    base = cache_dir()
+    base.mkdir(parents=True, exist_ok=True)
+    with open(base / f".{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield base / name

@@ -1,0 +1,471 @@
+"""Labs: bring guests up, run things in them, take them down; the same for every hypervisor.
+
+    with lab.up("mine", guests=2) as mine:
+        print(mine.mpirun(["hostname"], np=2).stdout)
+
+Invariant: everything that a lab consists of is reachable from its name (the state directory, the
+namespace mounted in it, the processes in that namespace, the region's file), so `down` needs no
+record to be complete, and it undoes whatever stage an `up` had reached.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from .. import paths, signals
+from ..errors import LabError, MissingError, UsageError
+from . import hypervisor, network, process, ssh, state
+from .hypervisor import GuestSpec, Hypervisor
+from .process import Process
+from .state import DEFAULT_NAME, GuestRecord, LabRecord
+
+DEFAULT_REGION_SIZE = 64 << 20
+HYPERVISORS = ("uml", "qemu")
+
+
+class UpProgress(hypervisor.Progress, Protocol):
+    """How `up` tells what it does: steps of the whole, and where each guest is."""
+
+    def guest(self, name: str, text: str) -> None:
+        """A guest has come to a new stage."""
+
+
+class SilentProgress(hypervisor.SilentProgress):
+    def guest(self, name: str, text: str) -> None:
+        del name, text
+
+
+def hypervisor_named(name: str) -> Hypervisor:
+    """The mechanism of that name."""
+    # Imported here so that one mechanism's needs never stand in the way of the other.
+    if name == "uml":
+        from .uml import UserModeLinux
+
+        return UserModeLinux()
+    if name == "qemu":
+        try:
+            from .qemu import Qemu
+        except ModuleNotFoundError as error:
+            raise MissingError(f"this version has no QEMU guests ({error})") from error
+
+        return Qemu()
+    known = ", ".join(HYPERVISORS)
+    raise UsageError(f"no hypervisor named {name!r}", hint=f"choose one of {known}")
+
+
+class Lab:
+    """A lab that is up. As a context manager it takes the lab down at the end."""
+
+    def __init__(self, record: LabRecord) -> None:
+        self.record = record
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def guests(self) -> list[str]:
+        return [guest.name for guest in self.record.guests]
+
+    def guest_description(self) -> str:
+        """What kind of guest this is, for people who judge a figure measured on it."""
+        return hypervisor_named(self.record.hypervisor).guest_description()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del kind, error, trace
+        self.down()
+
+    def down(self) -> None:
+        down(self.name)
+
+    def console(self, guest: str) -> Path:
+        """The log of a guest's console."""
+        self.record.guest(guest)
+        return _console(self.record.directory, guest)
+
+    def ssh_argv(
+        self, guest: str, remote: str | None = None, options: Sequence[str] = ()
+    ) -> list[str]:
+        """The host's command that logs in to a guest, or runs a shell line there."""
+        self.record.guest(guest)
+        return ssh.command(
+            self.record.ssh_directory, self.record.namespace, guest, remote, options=options
+        )
+
+    def copy_argv(self, words: Sequence[str]) -> list[str]:
+        """The host's scp command for these words; a guest's path is `g1:PATH`."""
+        return ssh.copy_command(self.record.ssh_directory, self.record.namespace, words)
+
+    def run(
+        self,
+        guest: str,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        *,
+        cwd: Path | None = None,
+        input: str | None = None,
+        capture: bool = True,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in a guest; returns when it has ended, whatever its exit code.
+
+        After `timeout` seconds it is ended in the guest and subprocess.TimeoutExpired is raised.
+        Without `capture` it writes to this process's own outputs. Raises LabError when the guest
+        cannot be reached.
+        """
+        # The guest keeps the program's number, so that it can be ended there: when the connection
+        # goes, sshd tells it nothing.
+        mark = f"/run/ivc-{uuid.uuid4().hex}"
+        line = ssh.remote_line(argv, env, cwd)
+        line = f"echo $$ >{mark}; trap 'rm -f {mark}' EXIT; {line}"
+        command = self.ssh_argv(guest, line)
+        try:
+            done = subprocess.run(
+                command,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                capture_output=capture,
+                **({"stdin": subprocess.DEVNULL} if input is None else {"input": input}),
+            )
+        except BaseException:
+            with signals.ignored():
+                self._end_remote(guest, mark)
+            raise
+        if done.returncode == 255:
+            self._check_reachable(guest, done)
+        return done
+
+    def mpirun(
+        self,
+        argv: Sequence[str],
+        np: int | None = None,
+        mca: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        hosts: Sequence[str] | None = None,
+        timeout: float | None = None,
+        *,
+        options: Sequence[str] = (),
+        cwd: Path | None = None,
+        capture: bool = True,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run an MPI program over the guests: one rank per guest unless `np` says otherwise.
+
+        Ranks are dealt to the guests in turn, the first rank to the first guest. `mca` becomes
+        `--mca KEY VALUE`, `env` is set for mpirun and for every rank. Started from the first of
+        `hosts` (default: all guests).
+        """
+        words = ["mpirun", "-np", str(np if np is not None else len(hosts or self.guests))]
+        if hosts is not None:
+            words += ["--host", ",".join(hosts)]
+        for key, value in (mca or {}).items():
+            words += ["--mca", key, value]
+        for key in env or {}:
+            words += ["-x", key]
+        start = hosts[0] if hosts else self.guests[0]
+        return self.run(
+            start, [*words, *options, *argv], _mpi_env(env), timeout, cwd=cwd, capture=capture
+        )
+
+    def _end_remote(self, guest: str, mark: str) -> None:
+        # The shell's children, because the shell itself waits for them; mpirun ends its ranks.
+        shell = f"-P $(cat {mark})"
+        line = f"test -f {mark} && pkill -TERM {shell} && sleep 1; pkill -KILL {shell}"
+        try:
+            subprocess.run(
+                self.ssh_argv(guest, line),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=10,
+            )
+        except (subprocess.TimeoutExpired, OSError):
+            pass  # the guest is past talking to; `down` ends it
+
+    def _check_reachable(self, guest: str, done: subprocess.CompletedProcess[str]) -> None:
+        """255 is ssh's own failure, or by chance the program's exit code: ask again to know."""
+        again = subprocess.run(
+            self.ssh_argv(guest, "true"), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        if again.returncode == 0:
+            return
+        dead = not self.record.guest(guest).alive()
+        raise LabError(
+            f"guest {guest} of lab {self.name} "
+            + ("has died" if dead else f"does not answer: {(again.stderr or '').strip()}"),
+            hint="see the end of its console" if dead else f"see {self.console(guest)}",
+            detail=process.tail(self.console(guest)) if dead else None,
+        )
+
+
+def _mpi_env(env: Mapping[str, str] | None) -> dict[str, str]:
+    # The guests' sshd sets these two as well; said here too so that no guest depends on that.
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**root, **(env or {})}
+
+
+def _console(directory: Path, guest: str) -> Path:
+    return directory / guest / "console.log"
+
+
+def up(
+    name: str = DEFAULT_NAME,
+    guests: int = 2,
+    hypervisor: str = "uml",
+    *,
+    region_size: int | None = DEFAULT_REGION_SIZE,
+    memory_mb: int | None = None,
+    share: Sequence[Path] = (),
+    progress: UpProgress | None = None,
+    timeout: float | None = None,
+) -> Lab:
+    """Bring a lab up and return once every guest answers; on any failure nothing of it is left.
+
+    `region_size` None means guests without a region. `timeout` (seconds for all guests to come
+    up) overrides the mechanism's own, which grows with the number of guests per processor.
+    """
+    tell = progress or SilentProgress()
+    _check_request(name, guests, region_size, memory_mb)
+    mechanism = hypervisor_named(hypervisor)
+    mechanism.prepare(tell)
+    _clear_abandoned(name)
+    reserved = False
+    try:
+        with signals.held_back():
+            state.reserve(name)
+            reserved = True
+            record = LabRecord(
+                name=name,
+                hypervisor=hypervisor,
+                region=str(state.region_path(name)) if region_size else None,
+                region_size=region_size or 0,
+                memory_mb=memory_mb or mechanism.default_memory_mb,
+                owner=Process.of(os.getpid()),
+            )
+            record.save()
+        tell.step(f"lab {name}: network, region and keys")
+        specs = _make_ground(record, guests, share)
+        tell.step(f"lab {name}: starting {guests} guest{'s' if guests != 1 else ''}")
+        _start(record, mechanism, specs, tell)
+        _wait_ready(record, timeout or _patience(mechanism, guests), tell)
+        record.ready = True
+        record.save()
+    except BaseException:
+        if reserved:
+            with signals.ignored():
+                _remove(name)
+        raise
+    return Lab(record)
+
+
+def _patience(mechanism: Hypervisor, guests: int) -> float:
+    return mechanism.ready_timeout * max(1.0, guests / (os.cpu_count() or 1))
+
+
+def _check_request(name: str, guests: int, region_size: int | None, memory_mb: int | None) -> None:
+    state.check_name(name)
+    if os.geteuid() != 0:
+        raise LabError("a lab needs root", hint="run the same command with sudo")
+    if not 1 <= guests <= hypervisor.MAX_GUESTS:
+        raise UsageError(f"{guests} guests", hint=f"ask for 1 to {hypervisor.MAX_GUESTS}")
+    if region_size is not None and (region_size < 1 << 20 or region_size & (region_size - 1)):
+        raise UsageError(
+            f"a region of {region_size} bytes cannot be a PCI memory bar",
+            hint="ask for a power of two of at least 1M",
+        )
+    if memory_mb is not None and memory_mb < 128:
+        raise UsageError(f"{memory_mb} MiB are too little for a guest", hint="give it 128M or more")
+
+
+def _clear_abandoned(name: str) -> None:
+    """What an `up` left that was killed without a chance to tidy up is not in the way."""
+    record = state.load(name)
+    if record is not None and record.status() == "abandoned":
+        _remove(name)
+
+
+def _make_ground(record: LabRecord, count: int, share: Sequence[Path]) -> list[GuestSpec]:
+    """Everything that exists before the first guest does."""
+    names = [f"g{index}" for index in range(1, count + 1)]
+    addresses = {name: network.address(index) for index, name in enumerate(names, start=1)}
+    network.create(record.namespace, [network.tap_name(name) for name in names])
+    keys = ssh.make_keys(record.ssh_directory, addresses)
+    if record.region is not None:
+        _make_region(Path(record.region), record.region_size)
+    shared = [path for path in (paths.build(), *share) if path.is_dir()]
+    specs = []
+    for index, name in enumerate(names, start=1):
+        own = record.directory / name
+        own.mkdir()
+        specs.append(
+            GuestSpec(
+                name=name,
+                index=index,
+                address=addresses[name],
+                mac=network.mac(index),
+                tap=network.tap_name(name),
+                memory_mb=record.memory_mb,
+                region=Path(record.region) if record.region else None,
+                region_size=record.region_size,
+                console=_console(record.directory, name),
+                state=own,
+                namespace=record.namespace,
+                keys=keys,
+                share=tuple(shared),
+            )
+        )
+    return specs
+
+
+def _make_region(path: Path, size: int) -> None:
+    try:
+        with open(path, "xb") as file:
+            file.truncate(size)
+    except FileExistsError:
+        raise LabError(
+            f"{path} exists although no lab of that name does", hint=f"if nobody uses it: rm {path}"
+        ) from None
+    except OSError as error:
+        raise LabError(f"cannot make the region {path}: {error.strerror}") from error
+
+
+def _start(
+    record: LabRecord, mechanism: Hypervisor, specs: Sequence[GuestSpec], tell: UpProgress
+) -> None:
+    for spec in specs:
+        started = mechanism.start(spec)
+        record.guests.append(GuestRecord(spec.name, spec.address, started))
+        record.save()
+        tell.guest(spec.name, "booting")
+
+
+def _setup_line(record: LabRecord) -> str:
+    """The first command in a guest: makes the guests one cluster in Open MPI's eyes.
+
+    One slot per guest, dealt in turn, so that more ranks than guests yield the one CPU to each
+    other; no binding, for the same reason; and the lab's network, nothing else, for TCP.
+    """
+    parameters = {
+        "orte_default_hostfile": "$HOME/.openmpi/hosts",
+        "rmaps_base_mapping_policy": "node",
+        "rmaps_base_oversubscribe": "1",
+        "hwloc_base_binding_policy": "none",
+        "btl_tcp_if_include": hypervisor.NETWORK,
+        "oob_tcp_if_include": hypervisor.NETWORK,
+    }
+    conf = "\n".join(f"{key} = {value}" for key, value in parameters.items())
+    hosts = "\n".join(f"{guest.name} slots=1" for guest in record.guests)
+    return (
+        "rm -rf ~/.openmpi && mkdir -p ~/.openmpi && cd ~/.openmpi && "
+        f'echo "{conf}" >mca-params.conf && echo "{hosts}" >hosts'
+    )
+
+
+def _wait_ready(record: LabRecord, timeout: float, tell: UpProgress) -> None:
+    """Return when every guest has taken its first command over ssh."""
+    begin = time.monotonic()
+    lab, line = Lab(record), _setup_line(record)
+    tries: dict[str, subprocess.Popen[bytes]] = {}
+    waiting = {guest.name: guest for guest in record.guests}
+    try:
+        while waiting:
+            for name, guest in list(waiting.items()):
+                if name not in tries:
+                    tries[name] = _try(lab, name, line)
+                elif (code := tries[name].poll()) is not None:
+                    del tries[name]
+                    if code == 0:
+                        del waiting[name]
+                        tell.guest(name, f"up after {time.monotonic() - begin:.1f} s")
+                        continue
+                if not guest.alive():
+                    raise _lost(record, name, "ended while it booted")
+            if waiting and time.monotonic() - begin > timeout:
+                name = next(iter(waiting))
+                raise _lost(record, name, f"does not answer ssh after {timeout:.0f} s")
+            time.sleep(0.1)
+    finally:
+        for one in tries.values():
+            one.kill()
+            one.wait()
+
+
+def _try(lab: Lab, guest: str, line: str) -> subprocess.Popen[bytes]:
+    # A session of its own: Ctrl-C is for this command to handle, not for ssh to report.
+    return subprocess.Popen(
+        lab.ssh_argv(guest, line, ("-o", "BatchMode=yes", "-o", "ConnectTimeout=3")),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _lost(record: LabRecord, guest: str, what: str) -> LabError:
+    return LabError(
+        f"guest {guest} of lab {record.name} ({record.hypervisor}) {what}",
+        hint="the end of its console:",
+        detail=process.tail(_console(record.directory, guest)),
+    )
+
+
+def attach(name: str = DEFAULT_NAME) -> Lab:
+    """A lab that some other command has brought up."""
+    state.check_name(name)
+    record = state.load(name)
+    if record is None:
+        raise LabError(f"there is no lab named {name}", hint="see `ivc lab list`, or `ivc lab up`")
+    if not record.ready:
+        raise LabError(f"lab {name} is {record.status()}", hint=f"try: ivc lab down --name {name}")
+    return Lab(record)
+
+
+def listing() -> list[LabRecord]:
+    """Every lab of this machine, in whatever state."""
+    return [record for name in state.names() if (record := state.load(name)) is not None]
+
+
+def down(name: str = DEFAULT_NAME) -> None:
+    """Take a lab down, whatever state it is in; nothing of it is left."""
+    state.check_name(name)
+    if not state.directory(name).exists():
+        raise LabError(f"there is no lab named {name}", hint="see `ivc lab list`")
+    if os.geteuid() != 0:
+        raise LabError("taking a lab down needs root", hint="run the same command with sudo")
+    record = state.load(name)
+    if record is not None and record.status() == "starting" and record.owner.pid != os.getpid():
+        raise LabError(
+            f"lab {name} is being brought up by process {record.owner.pid}",
+            hint="wait for it, or interrupt that command; it then tidies up itself",
+        )
+    with signals.ignored():
+        _remove(name)
+
+
+def down_all() -> list[str]:
+    """Take every lab down; returns their names."""
+    names = list(state.names())
+    for name in names:
+        down(name)
+    return names
+
+
+def _remove(name: str) -> None:
+    namespace = state.namespace(name)
+    process.kill_members(namespace)
+    network.remove(namespace)
+    state.release(name)

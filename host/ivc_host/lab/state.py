@@ -1,0 +1,154 @@
+"""What is on record about a lab: its directory under /run, and lab.json in it.
+
+The directory is the lab: it exists from the first moment of `up` to the last of `down`, so making
+it is what reserves the name, and removing it is the last thing done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ..errors import LabError, UsageError
+from .process import Process
+
+DEFAULT_NAME = "default"
+_VERSION = 1
+
+
+def base() -> Path:
+    return Path("/run/ivc/lab")
+
+
+@dataclass
+class GuestRecord:
+    name: str
+    address: str
+    processes: list[Process] = field(default_factory=list)
+
+    def alive(self) -> bool:
+        return bool(self.processes) and all(one.alive() for one in self.processes)
+
+
+@dataclass
+class LabRecord:
+    """The content of lab.json."""
+
+    name: str
+    hypervisor: str
+    region: str | None
+    region_size: int
+    memory_mb: int
+    #: The command that brings the lab up; `up` is not finished while it lives and `ready` is false.
+    owner: Process
+    ready: bool = False
+    created: float = field(default_factory=time.time)
+    guests: list[GuestRecord] = field(default_factory=list)
+    version: int = _VERSION
+
+    @property
+    def directory(self) -> Path:
+        return directory(self.name)
+
+    @property
+    def namespace(self) -> Path:
+        return namespace(self.name)
+
+    @property
+    def ssh_directory(self) -> Path:
+        return self.directory / "ssh"
+
+    def status(self) -> str:
+        """One word: up, starting, broken (some guest has died) or abandoned (`up` was killed)."""
+        if not self.ready:
+            return "starting" if self.owner.alive() else "abandoned"
+        return "up" if all(guest.alive() for guest in self.guests) else "broken"
+
+    def guest(self, name: str) -> GuestRecord:
+        for guest in self.guests:
+            if guest.name == name:
+                return guest
+        names = ", ".join(guest.name for guest in self.guests)
+        raise UsageError(f"lab {self.name} has no guest {name}", hint=f"its guests are {names}")
+
+    def save(self) -> None:
+        """Replace lab.json as a whole: a reader sees the old or the new one."""
+        text = json.dumps(asdict(self), indent=2) + "\n"
+        new = self.directory / "lab.json.new"
+        new.write_text(text)
+        os.replace(new, self.directory / "lab.json")
+
+
+def check_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,19}", name):
+        raise UsageError(
+            f"{name!r} cannot be a lab's name",
+            hint="use up to 20 lower-case letters, digits and hyphens",
+        )
+    return name
+
+
+def directory(name: str) -> Path:
+    return base() / name
+
+
+def namespace(name: str) -> Path:
+    return directory(name) / "netns"
+
+
+def region_path(name: str) -> Path:
+    return Path("/dev/shm") / f"ivc-lab-{name}"
+
+
+def load(name: str) -> LabRecord | None:
+    """The record of a lab; None when there is none (yet), or none that this version can read."""
+    try:
+        data = json.loads((directory(name) / "lab.json").read_text())
+        if data["version"] != _VERSION:
+            return None
+        guests = [
+            GuestRecord(one["name"], one["address"], [Process(**p) for p in one["processes"]])
+            for one in data.pop("guests")
+        ]
+        return LabRecord(**{**data, "owner": Process(**data["owner"]), "guests": guests})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def reserve(name: str) -> None:
+    """Make the lab's directory; fails when the name is taken."""
+    try:
+        base().mkdir(parents=True, exist_ok=True)
+        directory(name).mkdir(mode=0o700)
+    except FileExistsError:
+        raise LabError(
+            f"there is a lab named {name} already",
+            hint=f"choose another --name, or first: ivc lab down --name {name}",
+        ) from None
+    except PermissionError:
+        raise LabError("a lab needs root", hint="run the same command with sudo") from None
+
+
+def release(name: str) -> None:
+    """Remove every file of a lab, and the parents that nobody else uses."""
+    region_path(name).unlink(missing_ok=True)
+    shutil.rmtree(directory(name), ignore_errors=True)
+    if directory(name).exists():
+        raise LabError(f"cannot remove {directory(name)}", hint="remove it by hand")
+    for parent in (base(), base().parent):
+        try:
+            parent.rmdir()
+        except OSError:
+            break  # another lab lives there
+
+
+def names() -> Iterator[str]:
+    """Every lab that has a directory, whatever its state."""
+    if base().is_dir():
+        yield from sorted(entry.name for entry in base().iterdir() if entry.is_dir())

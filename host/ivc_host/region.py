@@ -1,0 +1,214 @@
+"""`ivc region`: makes, shows, clears and removes the files that guests share."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import grp
+import json
+import mmap
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import window as windows
+from .errors import UsageError
+from .lab.cli import parse_size
+from .window import RegionError, Window
+
+app = typer.Typer(no_args_is_help=True, help="Regions: the memory that guests share.")
+
+Path_ = Annotated[str, typer.Argument(metavar="PATH", help="A file, a device, or pci:ADDRESS.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+#: Where `list` looks: every file here that is a region.
+_FOLDERS = ("/dev/shm", "/dev/hugepages")
+
+
+def _group_id(name: str | None) -> int:
+    if name is None:
+        return -1
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise UsageError(f"group {name}: no such group", hint=f"groupadd --system {name}") from None
+
+
+def _mode(text: str) -> int:
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if not 0 <= mode <= 0o777:
+        raise UsageError(f"{text!r} is not a mode", hint="write it like 660")
+    return mode
+
+
+def _make(path: str, size: int, mode: int, group: int) -> None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise RegionError(f"{path}: exists already", hint="see 'ivc region show'") from None
+    except OSError as fault:
+        raise RegionError(f"{path}: {fault.strerror}") from None
+    try:
+        os.ftruncate(fd, size)
+        # Now, or a process of some guest dies of SIGBUS when the file system turns out to be full.
+        os.posix_fallocate(fd, 0, size)
+        os.fchown(fd, -1, group)
+        os.fchmod(fd, mode)
+    except OSError as fault:
+        os.unlink(path)
+        raise RegionError(
+            f"{path}: cannot make it {size} bytes large: {fault.strerror}",
+            hint="on hugetlbfs reserve huge pages and use a multiple of their size;"
+            " elsewhere see 'df'",
+        ) from None
+    finally:
+        os.close(fd)
+
+
+@app.command()
+def create(
+    path: Path_,
+    size: Annotated[str, typer.Option(help="Such as 64M; a power of two for ivshmem.")] = "64M",
+    mode: Annotated[str, typer.Option(help="Permissions, octal.")] = "660",
+    group: Annotated[str | None, typer.Option(help="Group that may use it.")] = None,
+) -> None:
+    """Make a file that guests can share. It formats itself at first use."""
+    n_bytes = parse_size(size)
+    if n_bytes < windows.SIZE_MIN or n_bytes % windows.PAGE:
+        raise UsageError(
+            f"{size}: a region is a multiple of 4 KiB and at least 1 MiB",
+            hint="256 KiB for each process, and more for large messages",
+        )
+    _make(path, n_bytes, _mode(mode), _group_id(group))
+    print(f"{path}: {n_bytes >> 20} MiB")
+    if n_bytes & (n_bytes - 1):
+        print("note: ivshmem needs a power of two; this size serves processes of one kernel only")
+
+
+def _describe(window: Window) -> dict[str, object]:
+    fields = dataclasses.asdict(window)
+    fields["capacity"] = fields.pop("geometry")["capacity"]
+    return fields
+
+
+def _print(window: Window) -> None:
+    print(f"region {window.path}")
+    print(f"    size:     {window.size / 2**20:g} MiB, room for {window.geometry.capacity} members")
+    if window.state != "ready":
+        print(f"    state:    {_words(window)}")
+        return
+    made = datetime.datetime.fromtimestamp((window.epoch or 0) / 1e9, datetime.UTC)
+    print(f"    uuid:     {window.uuid}\n    made:     {made:%Y-%m-%d %H:%M:%S} UTC")
+    print(f"    tenant:   {window.tenant or '(anyone)'}")
+    print(f"    free:     {(window.free_bytes or 0) / 2**20:.1f} MiB")
+    for m in window.members:
+        here = ", this kernel" if m.same_kernel else ""
+        print(
+            f"    slot {m.slot}: client {m.client_id} of {m.magic_id}, process {m.pid}"
+            f" on {m.host}{here}, {m.phase}"
+        )
+
+
+def _words(window: Window) -> str:
+    return {
+        "unformatted": "not formatted yet; it formats itself at first use",
+        "damaged": f"damaged, or of another version (format {window.version},"
+        f" this tool has {windows.VERSION}); 'ivc region reset' makes it anew",
+        "foreign": "holds something that is not an ivc region",
+    }[window.state]
+
+
+@app.command()
+def show(path: Path_, as_json: Json = False) -> None:
+    """Show a region's header and members. Reads only."""
+    window = windows.read(path)
+    if as_json:
+        print(json.dumps(_describe(window), indent=2))
+    else:
+        _print(window)
+
+
+def _candidates() -> list[str]:
+    found = {name for name in windows.WELL_KNOWN if os.path.exists(name)}
+    for folder in _FOLDERS:
+        if os.path.isdir(folder):
+            found.update(str(p) for p in Path(folder).iterdir() if p.is_file())
+    return sorted(found)
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the regions of this machine: files in /dev/shm and /dev/hugepages."""
+    found = []
+    for name in _candidates():
+        try:
+            window = windows.read(name)
+        except RegionError:
+            continue  # somebody else's file
+        if window.uuid is not None or name in windows.WELL_KNOWN:
+            found.append(window)
+    if as_json:
+        print(json.dumps([_describe(w) for w in found], indent=2))
+    for window in found if not as_json else []:
+        active = sum(m.phase == "active" for m in window.members)
+        print(f"{window.path}  {window.size / 2**20:g} MiB  {window.state}  {active} members")
+    if not found and not as_json:
+        print("no regions; make one with 'ivc region create /dev/shm/ivc'")
+
+
+def _refuse_living(memory: mmap.mmap, window: Window) -> None:
+    members = windows.living(memory, window)
+    if members:
+        m = members[0]
+        raise RegionError(
+            f"region {window.path}: in use by {len(members)} members, such as process {m.pid}"
+            f" on {m.host}",
+            hint="end them, or use --force (they will fail)",
+        )
+
+
+@app.command()
+def reset(
+    path: Path_,
+    force: Annotated[bool, typer.Option("--force", help="Even if it is in use or foreign.")] = False,
+) -> None:
+    """Make a region as if it had never been used. Refuses while members live."""
+    with windows.mapped(path, writable=True) as memory:
+        window = windows.parse(path, memory)
+        if window.state == "foreign" and not force:
+            raise RegionError(
+                f"region {path}: holds something that is not an ivc region",
+                hint=f"--force overwrites its first {window.geometry.blocks} bytes",
+            )
+        if not force:
+            _refuse_living(memory, window)
+        windows.clear(memory, window.geometry)
+    print(f"{path}: cleared; it formats itself at next use")
+
+
+@app.command()
+def remove(
+    path: Path_,
+    force: Annotated[bool, typer.Option("--force", help="Even if it is in use.")] = False,
+) -> None:
+    """Remove a region's file. Refuses while members live, and what is not a region."""
+    if not os.path.isfile(path) or path.startswith(("/sys/", "/proc/")):
+        raise RegionError(f"region {path}: not a file that could be removed")
+    with windows.mapped(path) as memory:
+        window = windows.parse(path, memory)
+        if window.state == "foreign":
+            raise RegionError(
+                f"{path}: not an ivc region", hint="if you mean it, use rm"
+            )
+        if not force:
+            _refuse_living(memory, window)
+    try:
+        os.unlink(path)
+    except OSError as fault:
+        raise RegionError(f"{path}: {fault.strerror}") from None
+    print(f"{path}: removed")

@@ -1,0 +1,433 @@
+"""Benchmarks: what is compared with what, how outputs are read, and what the commands answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ivc_host import paths
+from ivc_host.bench import floor, gate, lammps, memory, places, plot, processors, programs, report
+from ivc_host.bench.compare import Ratio, Sample, Session, ratio
+from ivc_host.bench.floor import Floor
+from ivc_host.bench.summary import rows
+from ivc_host.bench.targets import TARGETS
+from ivc_host.bench.words import rate_text, ratio_text, size_text, time_text
+from ivc_host.errors import MissingError, UsageError
+
+NEAR = Floor(0.053, 38.0)
+FAR = Floor(0.21, 300.0)
+
+
+def record(test: str = "latency", size: int = 8, **figures: float) -> programs.Record:
+    return {"test": test, "bytes": size, "typical_us": 1.0, "p99_us": 2.0, **figures}
+
+
+def session_with(floors: list[Floor]) -> Session:
+    """A session whose looks at the floor give these, and the last one ever after."""
+    left = iter(floors)
+    last = [floors[-1]]
+
+    def look() -> Floor:
+        last[0] = next(left, last[0])
+        return last[0]
+
+    return Session(look)
+
+
+def answer(argv: list[object]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, argv)), capture_output=True, text=True, timeout=120)
+
+
+def ivc(*words: str) -> subprocess.CompletedProcess[str]:
+    return answer([sys.executable, "-m", "ivc_host", *words])
+
+
+def side(values: Iterator[float]):
+    return lambda: [record(typical_us=next(values))]
+
+
+def test_sides_take_turns_and_each_round_is_a_pair() -> None:
+    session = session_with([NEAR])
+    order: list[str] = []
+    samples = session.alternate(
+        {"a": side(iter([1.0, 2.0, 3.0])), "b": side(iter([2.0, 2.0, 2.0]))},
+        3,
+        lambda name, number: order.append(name),
+    )
+    assert order == ["a", "b"] * 3
+    found = ratio(samples, "a", "b", "latency", 8, "typical_us")
+    assert found is not None
+    assert (found.median, found.low, found.high) == (1.0, 0.5, 1.5)
+    assert (found.rounds, found.dropped, found.state) == (3, 0, "near")
+
+
+def test_a_spoilt_round_is_dropped_and_made_up_for() -> None:
+    # Looks: one before the first sample, one after each; the fourth one falls into round 2.
+    session = session_with([NEAR, NEAR, NEAR, FAR, NEAR])
+    samples = session.alternate(
+        {"a": side(iter([1.0, 9.0, 1.0])), "b": side(iter([1.0, 1.0, 1.0]))}, 2
+    )
+    found = ratio(samples, "a", "b", "latency", 8, "typical_us")
+    assert found is not None
+    assert (found.median, found.rounds, found.dropped) == (1.0, 2, 1)
+    assert len(samples) == 6
+
+
+def test_far_rounds_count_only_when_there_are_no_near_ones() -> None:
+    near = Sample("x", 9, NEAR, NEAR, [])
+    samples = [
+        Sample("a", 0, FAR, FAR, [record(typical_us=6.0)], "far"),
+        Sample("b", 0, FAR, FAR, [record(typical_us=3.0)], "far"),
+        near,
+    ]
+    found = ratio(samples, "a", "b", "latency", 8, "typical_us")
+    assert found is not None and (found.median, found.state) == (2.0, "far")
+
+
+def test_samples_of_different_states_are_never_compared() -> None:
+    samples = [
+        Sample("a", 0, NEAR, NEAR, [record()], "near"),
+        Sample("b", 0, FAR, FAR, [record()], "far"),
+    ]
+    assert ratio(samples, "a", "b", "latency", 8, "typical_us") is None
+
+
+def test_rounds_of_two_comparisons_never_mix() -> None:
+    session = session_with([NEAR])
+    first = session.alternate({"a": side(iter([1.0])), "b": side(iter([1.0]))}, 1)
+    second = session.alternate({"a": side(iter([4.0])), "b": side(iter([1.0]))}, 1)
+    assert {s.round for s in first}.isdisjoint({s.round for s in second})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "state"),
+    [
+        (NEAR, NEAR, "near"),
+        (Floor(0.066, 80.0), NEAR, "near"),
+        (FAR, FAR, "far"),
+        (NEAR, FAR, "mixed"),
+        (Floor(0.053, 400.0), Floor(0.053, 400.0), "far"),
+        (Floor(0.02, 38.0), Floor(0.02, 38.0), "shared"),
+    ],
+)
+def test_states(before: Floor, after: Floor, state: str) -> None:
+    assert floor.state(before, after, NEAR) == state
+
+
+def test_one_freak_is_not_the_best_floor() -> None:
+    assert floor.best([Floor(0.02, 38.0)] + [NEAR] * 8 + [FAR] * 8) == NEAR
+
+
+def a_ratio(median: float) -> Ratio:
+    return Ratio(median, median, median, median, median, 1.0, 1.0, 3, 0, "near")
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.key)
+def test_targets_hold_on_the_right_side_of_their_bound(target) -> None:
+    if target.bound is None:
+        assert target.holds(a_ratio(100.0)) and target.holds(a_ratio(0.01))
+        return
+    better = target.bound * (0.9 if target.less_is_better else 1.1)
+    worse = target.bound * (1.1 if target.less_is_better else 0.9)
+    assert target.holds(a_ratio(better)) and not target.holds(a_ratio(worse))
+
+
+def test_every_target_names_sides_that_exist() -> None:
+    known = {"floor", "libivc", *places.PATHS, *(f"guests-{key}" for key in places.PATHS)}
+    assert {t.ours for t in TARGETS} | {t.reference for t in TARGETS} <= known
+    assert len({t.key for t in TARGETS}) == len(TARGETS)
+
+
+def test_exit_code_never_takes_unmeasured_for_passed() -> None:
+    passed = gate.Verdict(TARGETS[0], gate.PASSED, a_ratio(1.0))
+    failed = gate.Verdict(TARGETS[0], gate.FAILED, a_ratio(9.0))
+    missing = gate.Verdict(TARGETS[0], gate.UNMEASURED, reason="no guests")
+    assert gate.exit_code([passed]) == 0
+    assert gate.exit_code([passed, missing]) == 2
+    assert gate.exit_code([passed, missing, failed]) == 1
+    assert "no guests" in report.verdict_line(missing)
+    assert report.verdict_line(failed).endswith("FAIL")
+
+
+LAMMPS_OUTPUT = """\
+Step Temp E_pair Press
+       0            3   -6.7733681   -3.7033504
+      50    1.6754119   -4.7947589    5.6615925
+Loop time of 0.5 on 2 procs for 50 steps with 4000 atoms
+Section |  min time  |  avg time  |  max time  |%varavg| %total
+Pair    | 0.24247    | 0.25598    | 0.26949    |   2.7 | 72.35
+Comm    | 0.030983   | 0.1        | 0.06731    |   8.2 | 13.89
+Step Temp
+ 50 1.5
+Loop time of 0.25 on 2 procs for 10 steps with 4000 atoms
+Comm    | 0.030983   | 0.05       | 0.06731    |   8.2 | 13.89
+"""
+
+
+def test_lammps_output_is_summed_over_its_runs() -> None:
+    found = lammps.parse(LAMMPS_OUTPUT)
+    assert (found.loop_s, found.steps, found.atoms) == (0.75, 60, 4000)
+    assert found.comm_s == pytest.approx(0.15)
+    assert found.comm_percent == pytest.approx(20.0)
+    assert len(found.thermo) == 3
+
+
+def test_different_physics_is_seen() -> None:
+    one = lammps.parse(LAMMPS_OUTPUT)
+    other = lammps.parse(LAMMPS_OUTPUT.replace("5.6615925", "5.6615926"))
+    shorter = lammps.parse(LAMMPS_OUTPUT.replace(" 50 1.5\n", ""))
+    assert lammps.difference(one, one) == 0
+    assert 0 < lammps.difference(one, other) < 1e-7
+    assert lammps.difference(one, shorter) == float("inf")
+
+
+def test_lammps_without_a_timing_is_a_fault() -> None:
+    with pytest.raises(programs.BenchError, match="no timing"):
+        lammps.parse("ERROR: unknown command")
+
+
+def test_memory_use_is_summed_over_ranks() -> None:
+    line = "ivc: rank {} on host g1, peer 1 on host g2: memory: sent 10 packets 400 bytes, received"
+    found = memory.memory_use("noise\n" + line.format(0) + "\n" + line.format(1) + "\n")
+    assert (found.packets, found.bytes) == (20, 800)
+    assert memory.memory_use("nothing").bytes == 0
+
+
+def test_records_are_found_among_other_lines() -> None:
+    assert programs.records('warning\n{"test":"x"}\n{broken\n') == [{"test": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (size_text(0), "0 B"),
+        (size_text(4096), "4 KiB"),
+        (size_text(1 << 20), "1 MiB"),
+        (time_text(0.0535), "54 ns"),
+        (time_text(12.34), "12.3 us"),
+        (time_text(2500), "2.5 ms"),
+        (rate_text(20300), "20.3 GB/s"),
+        (ratio_text(0.0123), "0.012"),
+        (ratio_text(0.95), "0.95"),
+        (ratio_text(1642), "1642"),
+    ],
+)
+def test_words(text: str, expected: str) -> None:
+    assert text == expected
+
+
+def test_rows_merge_samples_of_one_state() -> None:
+    samples = [
+        Sample("a", 0, NEAR, NEAR, [record(typical_us=1.0, min_us=0.5, max_us=3.0)], "near"),
+        Sample("a", 1, NEAR, NEAR, [record(typical_us=3.0, min_us=0.9, max_us=9.0)], "near"),
+        Sample("a", 2, FAR, FAR, [record(typical_us=50.0, min_us=9.0, max_us=99.0)], "far"),
+    ]
+    (row,) = rows(samples)
+    assert row.figures["typical_us"] == 2.0
+    assert (row.figures["min_us"], row.figures["max_us"]) == (0.5, 9.0)
+    assert (row.samples, row.dropped, row.state) == (2, 1, "near")
+
+
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    samples = [
+        Sample("a", 0, NEAR, NEAR, [record(size=size) for size in (0, 8, 1024)], "near"),
+        Sample("a", 0, NEAR, NEAR, [record("bandwidth", 8, MB_s=5.0)], "near"),
+    ]
+    file = tmp_path / "plot.png"
+    plot.draw(file, rows(samples), ["latency", "bandwidth", "rate"], {"a": "A"}, "title")
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_processors_are_named() -> None:
+    with pytest.raises(UsageError, match="not two processors"):
+        processors.choose("0;1")
+    with pytest.raises(UsageError, match="cannot be used"):
+        processors.choose("0,0")
+    with pytest.raises(UsageError, match="cannot be used"):
+        processors.choose("0,99999")
+
+
+def test_a_tree_of_processes_is_pinned() -> None:
+    cpu = max(os.sched_getaffinity(0))
+    child = subprocess.Popen(["sh", "-c", "sleep 30 & echo $!; wait"], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        processors.pin_tree(child.pid, cpu)
+        assert os.sched_getaffinity(child.pid) == os.sched_getaffinity(grandchild) == {cpu}
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+        child.wait(10)
+
+
+def test_an_unknown_path_is_named() -> None:
+    with pytest.raises(UsageError, match="no path named 'warp'"):
+        places.path_named("warp")
+
+
+def test_the_region_goes_whatever_happens() -> None:
+    with pytest.raises(RuntimeError), places.host_region(1 << 20) as region:
+        assert region.stat().st_size == 1 << 20
+        raise RuntimeError
+    assert not region.exists()
+
+
+def test_a_program_that_hangs_is_ended() -> None:
+    begin = time.monotonic()
+    with pytest.raises(programs.BenchError, match="has not ended"):
+        programs.run(["sh", "-c", "sleep 60 & wait"], timeout=0.3)
+    assert time.monotonic() - begin < 8
+
+
+def test_a_missing_program_is_named() -> None:
+    with pytest.raises(MissingError, match="not built"):
+        programs.find("bench_of_gold")
+
+
+# From here on with the programs themselves.
+
+
+def built(name: str) -> Path:
+    program = paths.build() / "bench" / name
+    if not program.is_file():
+        pytest.skip(f"{program} is not built")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two processors")
+    return program
+
+
+def needs_mpirun() -> None:
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed")
+
+
+def test_the_floor_is_measured() -> None:
+    built("bench_floor")
+    found = floor.measure(processors.choose(), 0.01)
+    assert 0.001 < found.latency_us < 1000
+    assert 1 < found.copy_us < 1e6
+
+
+@pytest.mark.parametrize("name", ["bench_floor", "bench_libivc"])
+def test_programs_explain_themselves_and_refuse_nonsense(name: str) -> None:
+    program = built(name)
+    helped = answer([program, "--help"])
+    assert helped.returncode == 0 and helped.stdout.startswith(f"Usage: {name}")
+    bad = answer([program, "--seconds", "-1"])
+    assert bad.returncode == 2 and bad.stderr.startswith("Usage:")
+    cpus = answer([program, "--cpus", "0,9999"])
+    assert cpus.returncode == 1 and "processor 9999" in cpus.stderr
+
+
+def test_mpi_figures_are_complete() -> None:
+    built("bench_mpi")
+    needs_mpirun()
+    with places.host_region() as region:
+        host = places.Host(processors.choose(), region)
+        words = ["--sizes", "0,8,4K", "--seconds", "0.01"]
+        found = places.bench_mpi(host, places.PATHS["vader"], words)
+    tests = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall")
+    assert [(r["test"], r["bytes"]) for r in found] == [(t, s) for t in tests for s in (0, 8, 4096)]
+    for one in found:
+        ordered = [one[f"{name}_us"] for name in ("min", "p50", "p90", "p95", "p99", "max")]
+        assert ordered == sorted(ordered) and ordered[0] > 0 and one["mean_us"] > 0
+
+
+def test_mpi_through_ivc_stays_in_its_region() -> None:
+    built("bench_mpi")
+    needs_mpirun()
+    if not (places.plugin_directory() / "mca_btl_ivc.so").is_file():
+        pytest.skip("the plug-in is not built")
+    with places.host_region() as region:
+        host = places.Host(processors.choose(), region)
+        words = ["--test", "latency,bandwidth", "--sizes", "8,1M", "--seconds", "0.01"]
+        assert len(places.bench_mpi(host, places.PATHS["ivc"], words)) == 4
+
+
+def test_libivc_figures_are_complete() -> None:
+    built("bench_libivc")
+    with places.host_region() as region:
+        pair = processors.choose()
+        argv = [str(programs.find("bench_libivc")), "--cpus", f"{pair[0]},{pair[1]}"]
+        argv += ["--region", str(region), "--sizes", "8,64K", "--seconds", "0.01"]
+        found = programs.checked(programs.run(argv, timeout=60), "bench_libivc")
+    assert [(r["test"], r["bytes"]) for r in found] == [
+        ("latency", 8), ("bandwidth", 8), ("latency", 65536), ("bandwidth", 65536),
+    ]
+
+
+def test_run_writes_table_file_and_plot(tmp_path: Path) -> None:
+    built("bench_mpi")
+    needs_mpirun()
+    words = ["bench", "run", "--paths", "vader,vader-nocma", "--tests", "latency", "--rounds", "1"]
+    words += ["--sizes", "8", "--seconds", "0.01", "--output", str(tmp_path / "out")]
+    done = ivc(*words)
+    assert done.returncode == 0, done.stderr
+    assert "8 B" in done.stdout
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert data["schema"] == "ivc-bench-1" and data["machine"]["cpu"]
+    assert {row["side"] for row in data["results"]} == {"vader", "vader-nocma"}
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    built("bench_mpi")
+    needs_mpirun()
+    words = ["bench", "run", "--paths", "vader", "--output", str(tmp_path / "out")]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ivc_host", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    region = Path(f"/dev/shm/ivc-bench-{child.pid}")
+    end = time.monotonic() + 20
+    while not region.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert region.exists()
+    time.sleep(1)
+    os.killpg(child.pid, signal.SIGINT)
+    _, said = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert "Traceback" not in said
+    assert not region.exists()
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--paths", "warp"], "no path named 'warp'"),
+        (["run", "--tests", "luck"], "no test named 'luck'"),
+        (["run", "--output", "/nonexistent/x"], "no folder /nonexistent"),
+        (["run", "--lab", "nosuchlab"], "no lab named nosuchlab"),
+        (["gate", "--only", "moon"], "no target named 'moon'"),
+    ],
+)
+def test_nonsense_gets_one_line(words: list[str], said: str) -> None:
+    done = ivc("bench", *words)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_demo_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    for words, said in (
+        (["--ranks", "3"], "3 ranks"),
+        (["--output", "/nonexistent/x.png"], "no folder"),
+        (["--lammps-input", str(tmp_path / "in.none")], "in.none"),
+    ):
+        done = ivc("demo", *words)
+        assert done.returncode in (1, 2)
+        assert said in done.stderr and "Traceback" not in done.stderr
