@@ -1,6 +1,7 @@
 /*
  * ivc_info: what this guest has to share memory through, who is in it, how fast it is, and what is
- * missing.  Runs in a bare guest: it needs the C library and nothing else.  Never joins, never writes.
+ * missing.  Runs in a bare guest: it needs the C library and nothing else.  It never joins a region
+ * and never writes to one.
  */
 #include "look.h"
 

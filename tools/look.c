@@ -94,9 +94,9 @@ static enum look_state state_without_magic(struct look *look)
         return LOOK_HALF;
     for (size_t i = 0; i < IVC_LAYOUT_PAGE / sizeof *words; i++)
         if (ivc_load_relaxed(&words[i]) != 0) {
-            snprintf(look->problem, sizeof look->problem, "region %s: holds something that is not an "
-                     "ivc region; if nothing else uses that memory, clear it with 'ivc region reset'",
-                     look->name);
+            snprintf(look->problem, sizeof look->problem, "region %s: holds something that is not "
+                     "an ivc region; if nothing else uses that memory, clear it with 'ivc region "
+                     "reset --force'", look->name);
             return LOOK_UNUSABLE;
         }
     return LOOK_UNFORMATTED;

@@ -12,7 +12,7 @@
 enum look_state {
     LOOK_UNUSABLE,      /* `problem` says why */
     LOOK_UNFORMATTED,   /* all zero: the first process that opens it formats it */
-    LOOK_HALF,          /* being formatted at this moment, or by a process that died: the next ends it */
+    LOOK_HALF,          /* begun by a process that died, or at this moment: the next completes it */
     LOOK_READY,
 };
 

@@ -7,38 +7,43 @@
 
 enum {
     PIECE = 64 * 1024,
-    PIECES_MAX = 16,        /* 1 MiB: more than a second-level cache, most of a share of the third */
-    LIMIT_MS = 100,         /* an uncached mapping takes 1 us and more for each line */
+    PIECES_MAX = 16,        /* 1 MiB: what a second-level cache holds */
+    ROUNDS = 5,
+    TIMING_NS = 500000,     /* copy for so long: in user-mode Linux reading the clock costs 20 us */
+    LIMIT_NS = 100000000,   /* an uncached mapping takes 1 us and more for each line */
 };
 
-static double copy_once(const char *from, char *to, unsigned pieces, uint64_t deadline_ms)
+/* Nanoseconds for copying the pieces `times` times over. */
+static uint64_t copy_ns(const char *from, char *to, unsigned pieces, unsigned times)
 {
     uint64_t start = ivc_now_ns();
-    unsigned done = 0;
 
-    do {
-        memcpy(to, from + (size_t)done * PIECE, PIECE);
-        __asm__ volatile("" : : "r"(to) : "memory");    /* the bytes are wanted */
-        done++;
-    } while (done < pieces && ivc_now_ms() < deadline_ms);
-    return (double)done * PIECE / (double)(ivc_now_ns() - start + 1);
+    for (unsigned i = 0; i < times; i++)
+        for (unsigned piece = 0; piece < pieces; piece++) {
+            memcpy(to, from + (size_t)piece * PIECE, PIECE);
+            __asm__ volatile("" : : "r"(to) : "memory");    /* the bytes are wanted */
+        }
+    return ivc_now_ns() - start + 1;
 }
 
 double measure_copy(const struct ivc_mapping *mapping)
 {
     unsigned pieces = (unsigned)IVC_MIN(mapping->size / PIECE, PIECES_MAX);
-    uint64_t deadline = ivc_now_ms() + LIMIT_MS;
     IVC_AUTO_FREE char *to = malloc(PIECE);
-    double best = 0;
+    uint64_t once, best = UINT64_MAX;
+    unsigned times = 1;
 
     if (!to || pieces == 0)
         return 0;
     memset(to, 0, PIECE);
-    /* The first round brings the pages in; the best of the others counts. */
-    for (unsigned round = 0; round < 6 && (round == 0 || ivc_now_ms() < deadline); round++) {
-        double speed = copy_once(mapping->memory, to, pieces, deadline);
-
-        best = IVC_MAX(best, speed);
-    }
-    return best;
+    (void)copy_ns(mapping->memory, to, 1, 1);       /* brings the pages in */
+    once = copy_ns(mapping->memory, to, 1, 1);
+    if (once * pieces * ROUNDS > LIMIT_NS)          /* slow: one piece tells it */
+        return (double)PIECE / (double)once;
+    once = copy_ns(mapping->memory, to, pieces, 1); /* the other pages */
+    once = copy_ns(mapping->memory, to, pieces, 1);
+    times += (unsigned)(TIMING_NS / once);
+    for (unsigned round = 0; round < ROUNDS; round++)
+        best = IVC_MIN(best, copy_ns(mapping->memory, to, pieces, times));
+    return (double)PIECE * pieces * times / (double)best;
 }

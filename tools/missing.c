@@ -44,8 +44,8 @@ static void report_pci(void (*say)(void *, const char *, const char *), void *ar
         snprintf(what, sizeof what, "ivshmem: this guest has no PCI bus in /sys");
     else
         snprintf(what, sizeof what, "ivshmem: none of the %d PCI devices is one (1af4:1110)", n);
-    say(arg, what, "QEMU: -object memory-backend-file,id=ivc,share=on,size=64M,mem-path=/dev/shm/ivc "
-        "-device ivshmem-plain,memdev=ivc");
+    say(arg, what, "QEMU: -object memory-backend-file,id=ivc,share=on,size=64M,"
+        "mem-path=/dev/shm/ivc -device ivshmem-plain,memdev=ivc");
 }
 
 /* The minor of the mmapper device by the kernel's list, or -1. */

@@ -59,7 +59,8 @@ static void ready(const struct look *look)
 {
     printf("      ");
     text_field("uuid", look->uuid, ",\n      ");
-    printf("\"version\": %u,\n      \"epoch\": %" PRIu64 ",\n      ", IVC_LAYOUT_VERSION, look->epoch);
+    printf("\"version\": %u,\n      \"epoch\": %" PRIu64 ",\n      ", IVC_LAYOUT_VERSION,
+           look->epoch);
     text_field("tenant", look->tenant, ",\n");
     printf("      \"lease_ms\": %" PRIu32 ",\n      \"free_bytes\": %" PRIu64 ",\n", look->lease_ms,
            look->free_bytes);
@@ -77,8 +78,8 @@ static void region(const struct look *look, bool last)
     text_field("state", state_name(look->state), ",\n      ");
     printf("\"chosen\": %s,\n", look->chosen ? "true" : "false");
     if (look->mapping.memory) {
-        printf("      \"size\": %" PRIu64 ",\n      \"capacity\": %" PRIu32 ",\n", look->mapping.size,
-               look->geometry.capacity);
+        printf("      \"size\": %" PRIu64 ",\n      \"capacity\": %" PRIu32 ",\n",
+               look->mapping.size, look->geometry.capacity);
         printf("      \"mapping\": {\"cached\": %s, \"read_ns\": %.2f, \"copy_gb_per_s\": %.2f},\n",
                look->mapping.speed.cached ? "true" : "false", look->mapping.speed.read_ns,
                look->copy_gbps);

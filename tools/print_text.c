@@ -67,9 +67,9 @@ static void print_mapping(const struct look *look)
            look->mapping.speed.cached ? "cached" : "NOT cached", look->mapping.speed.read_ns,
            look->copy_gbps);
     if (!look->mapping.speed.cached)
-        printf("    problem:   this guest maps the memory uncached, so messages will be slow; on AMD "
-               "hosts attach the file as an NVDIMM or DAX device and set IVC_REGION to it, or use a "
-               "driver that maps it write-back\n");
+        printf("    problem:   this guest maps the memory uncached, so messages will be slow; on "
+               "AMD hosts attach the file as an NVDIMM or DAX device and set IVC_REGION to it, or "
+               "use a driver that maps it write-back\n");
 }
 
 static void print_ready(const struct look *look, bool verbose)
@@ -88,8 +88,8 @@ static void print_ready(const struct look *look, bool verbose)
            size_text(g->n_blocks * IVC_LAYOUT_PAGE, all_text));
     if (verbose)
         printf("    layout:    epoch %" PRIu64 ", members at %" PRIu64 ", inboxes at %" PRIu64
-               ", owners at %" PRIu64 ", blocks at %" PRIu64 "; lease %" PRIu32 " ms\n", look->epoch,
-               g->members, g->inboxes, g->owners, g->blocks, look->lease_ms);
+               ", owners at %" PRIu64 ", blocks at %" PRIu64 "; lease %" PRIu32 " ms\n",
+               look->epoch, g->members, g->inboxes, g->owners, g->blocks, look->lease_ms);
     print_members(look, verbose);
 }
 

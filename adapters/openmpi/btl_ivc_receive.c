@@ -71,7 +71,8 @@ void ivc_btl_lose(struct mca_btl_base_endpoint_t *endpoint, const char *reason)
     if (m->closing)
         return;
     ivc_btl_peer_name(endpoint->peer, name);
-    snprintf(text, sizeof text, "ivc: rank %s cannot be reached any more: %s; the job ends here", name, reason);
+    snprintf(text, sizeof text, "ivc: rank %s cannot be reached any more: %s; the job ends here",
+             name, reason);
     if (m->error_cb != NULL)
         m->error_cb(&m->super, MCA_BTL_ERROR_FLAGS_FATAL,
                     proc != NULL ? proc : opal_proc_local_get(), text);

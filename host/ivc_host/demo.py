@@ -36,8 +36,8 @@ _MPI_PATHS = {
     NATIVE: PATHS["vader"],
 }
 _REGION = 128 << 20
-#: LAMMPS takes a second or two, so it gets more rounds than the sweep.
-_MORE_LAMMPS = 1
+#: LAMMPS takes a second or two: enough rounds for a median.
+_LAMMPS_ROUNDS = 3
 #: A window of 16 instead of 64: the slow network would else take most of the demo's time.
 _SWEEP = ["--sizes", "8,64,512,4K,32K,256K,1M,4M", "--window", "16"]
 
@@ -65,17 +65,17 @@ class Demo:
     guest: str
     session: Session
     sweep: list[Sample]
-    lammps: dict[str, list[lammps.Result]]
+    lammps_runs: dict[str, list[lammps.Result]]
     memory: MemoryUse
 
     def median_lammps(self, way: str) -> lammps.Result:
         """The median run by time (the faster one of the middle two)."""
-        ordered = sorted(self.lammps[way], key=lambda result: result.loop_s)
+        ordered = sorted(self.lammps_runs[way], key=lambda result: result.loop_s)
         return ordered[(len(ordered) - 1) // 2]
 
     def difference(self) -> float:
         """How far the physics of any two runs are apart."""
-        every = [result for results in self.lammps.values() for result in results]
+        every = [result for results in self.lammps_runs.values() for result in results]
         return max(lammps.difference(every[0], other) for other in every)
 
     def as_dict(self) -> dict[str, object]:
@@ -91,7 +91,7 @@ class Demo:
             "lammps": {
                 "input": str(self.plan.source),
                 "difference": self.difference(),
-                "runs": {way: [r.as_dict() for r in rs] for way, rs in self.lammps.items()},
+                "runs": {way: [r.as_dict() for r in rs] for way, rs in self.lammps_runs.items()},
             },
             "samples": [sample.as_dict() for sample in self.sweep],
         }
@@ -140,7 +140,7 @@ def _measure(plan: Plan, stack: ExitStack, steps: Steps) -> Demo:
             most=plan.rounds,
         )
     found: dict[str, list[lammps.Result]] = {way: [] for way in where}
-    for number in range(1, plan.rounds + _MORE_LAMMPS + 1):
+    for number in range(1, max(plan.rounds, _LAMMPS_ROUNDS) + 1):
         for way, place in where.items():
             steps.count(f"LAMMPS {plan.source.name}, round {number}: {way}")
             result, done = lammps.run(place, _MPI_PATHS[way], plan.source, plan.ranks)
@@ -173,8 +173,8 @@ def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write every figure to this file.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often the ways take turns.")] = 2,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a round.")] = 0.1,
+    rounds: Annotated[int, typer.Option(min=1, help="How often the ways take turns.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a round.")] = 0.05,
     lammps_input: Annotated[
         Path, typer.Option(help="The input LAMMPS runs on.")
     ] = lammps.DEFAULT_INPUT,
@@ -190,8 +190,8 @@ def demo(
     plan = Plan(ranks, hypervisor, rounds, seconds, lammps_input.absolute())
     begin = time.monotonic()
     phases = 1 if ranks == 2 else 2
-    runs = phases * rounds + rounds + _MORE_LAMMPS
-    with ExitStack() as stack:      # whatever happens: lab down, region gone
+    runs = phases * rounds + max(rounds, _LAMMPS_ROUNDS)
+    with ExitStack() as stack:  # whatever happens: lab down, region gone
         steps = stack.enter_context(Steps(runs * len(_MPI_PATHS)))
         shown = _measure(plan, stack, steps)
     demo_report.show(shown, Console(), time.monotonic() - begin)

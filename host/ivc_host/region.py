@@ -175,7 +175,7 @@ def _refuse_living(memory: mmap.mmap, window: Window) -> None:
 @app.command()
 def reset(
     path: Path_,
-    force: Annotated[bool, typer.Option("--force", help="Even if it is in use or foreign.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if in use, or no region.")] = False,
 ) -> None:
     """Make a region as if it had never been used. Refuses while members live."""
     with windows.mapped(path, writable=True) as memory:

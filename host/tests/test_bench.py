@@ -361,7 +361,10 @@ def test_libivc_figures_are_complete() -> None:
         argv += ["--region", str(region), "--sizes", "8,64K", "--seconds", "0.01"]
         found = programs.checked(programs.run(argv, timeout=60), "bench_libivc")
     assert [(r["test"], r["bytes"]) for r in found] == [
-        ("latency", 8), ("bandwidth", 8), ("latency", 65536), ("bandwidth", 65536),
+        ("latency", 8),
+        ("bandwidth", 8),
+        ("latency", 65536),
+        ("bandwidth", 65536),
     ]
 
 

@@ -69,8 +69,8 @@ uint64_t stream(const struct run *run, int src, int dst, int kind)
 
 static void usage(FILE *to)
 {
-    fputs("usage: integrity [--seed N] [--seconds S | --iterations N] [--max-size BYTES] [--json]\n",
-          to);
+    fputs("usage: integrity [--seed N] [--seconds S | --iterations N] [--max-size BYTES] "
+          "[--json]\n", to);
 }
 
 static int options_parse(int argc, char **argv, struct options *options)

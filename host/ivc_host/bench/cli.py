@@ -97,9 +97,7 @@ def run(
     _write(session, keys, names, place.label, output)
 
 
-def _write(
-    session: Session, keys: list[str], names: list[str], where: str, output: Path
-) -> None:
+def _write(session: Session, keys: list[str], names: list[str], where: str, output: Path) -> None:
     session.classify()
     console = Console()
     for test in names:
@@ -151,7 +149,7 @@ def gate_command(
     pair = processors.choose(cpus)
     verdicts = []
     console = Console(highlight=False, soft_wrap=True)
-    with ExitStack() as stack:      # takes guests down and the region away
+    with ExitStack() as stack:  # takes guests down and the region away
         judge = gate.Gate(pair, seconds, stack, stack.enter_context(Steps()), hypervisor)
         for targets in gate.groups([t for t in TARGETS if t.key in keys]):
             for verdict in judge.judge(targets, rounds):

@@ -120,7 +120,7 @@ class Session:
         many as asked for).
         """
         own: list[Sample] = []
-        self._fresh = False     # whoever called us may have done something else meanwhile
+        self._fresh = False  # whoever called us may have done something else meanwhile
         for done in range(1, (most or 2 * rounds) + 1):
             for name, side in sides.items():
                 tell(name, done)

@@ -98,7 +98,7 @@ def _lammps(demo: Demo) -> Table:
 def _physics(demo: Demo) -> str:
     lines = len(demo.median_lammps("ivc").thermo)
     apart = demo.difference()
-    runs = sum(len(results) for results in demo.lammps.values())
+    runs = sum(len(results) for results in demo.lammps_runs.values())
     if apart == 0:
         return f"Physics: all {runs} runs printed the same {lines} lines of state, digit by digit."
     return (
@@ -125,8 +125,9 @@ def show(demo: Demo, console: Console, took: float) -> None:
         f"{demo.memory.bytes / 1e6:.1f} MB.",
         highlight=False,
     )
-    console.print(f"Guests: {demo.guest}. {meaning(demo.plan.hypervisor, demo.guest)}",
-                  highlight=False)
+    console.print(
+        f"Guests: {demo.guest}. {meaning(demo.plan.hypervisor, demo.guest)}", highlight=False
+    )
     if demo.plan.ranks > 2:
         console.print(
             "Four ranks: two in each guest, because ranks that wait yield to each other inside a "

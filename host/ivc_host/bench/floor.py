@@ -46,7 +46,7 @@ def measure(cpus: tuple[int, int], seconds: float = 0.02) -> Floor:
 
 
 def _populated(values: Sequence[float], step: float) -> float:
-    """The lowest value that is no freak: a tenth of all values lie between it and `step` times it."""
+    """The lowest value that is no freak: a tenth of all lie between it and `step` times it."""
     ordered = sorted(values)
     enough = max(2, len(ordered) // 10)
     for value in ordered:

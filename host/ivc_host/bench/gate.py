@@ -81,7 +81,7 @@ class Gate:
                 )
                 self._guests = Guests(self._stack.enter_context(lab), self.cpus)
             except IvcError as error:
-                self._guests = error    # not tried again for the next target
+                self._guests = error  # not tried again for the next target
         if isinstance(self._guests, IvcError):
             raise self._guests
         return self._guests
@@ -89,7 +89,7 @@ class Gate:
     def side(self, name: str, targets: Sequence[Target]) -> Side:
         """A side by its name in the targets' table, measuring what these targets look at."""
         words = ["--test", ",".join(dict.fromkeys(t.test for t in targets))]
-        words += ["--sizes", ",".join(str(size) for size in dict.fromkeys(t.bytes for t in targets))]
+        words += ["--sizes", ",".join(dict.fromkeys(str(t.bytes) for t in targets))]
         words += ["--seconds", str(self.seconds)]
         if name == "floor":
             return self._floor

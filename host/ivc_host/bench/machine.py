@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 
 def _cpu_model() -> str:
@@ -23,8 +24,9 @@ def _caches() -> list[str]:
     found = []
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
-            level, size = (index / "level").read_text().strip(), (index / "size").read_text().strip()
-            kind = (index / "type").read_text().strip()
+            level, size, kind = (
+                (index / name).read_text().strip() for name in ("level", "size", "type")
+            )
         except OSError:
             continue
         if kind != "Instruction":
@@ -53,7 +55,7 @@ def _system() -> str:
         return platform.system()
 
 
-def describe() -> dict[str, object]:
+def describe() -> dict[str, Any]:
     """For the JSON file."""
     return {
         "cpu": _cpu_model(),
@@ -65,7 +67,7 @@ def describe() -> dict[str, object]:
     }
 
 
-def line(description: dict[str, object] | None = None) -> str:
+def line(description: dict[str, Any] | None = None) -> str:
     """The same in one line."""
     it = description or describe()
     virtual = f", virtual ({it['virtual']})" if it["virtual"] else ""

@@ -123,7 +123,7 @@ class Host:
         if np == 2:
             words += ["--cpu-list", ",".join(map(str, self.cpus))]
             words += ["--bind-to", "cpu-list:ordered"]
-        else:   # more ranks than processors: Open MPI then yields while it waits
+        else:  # more ranks than processors: Open MPI then yields while it waits
             words += ["--oversubscribe", "--bind-to", "none"]
         for key, value in {**path.mca, "pml": "ob1", "btl_tcp_if_include": "lo"}.items():
             words += ["--mca", key, value]
@@ -182,7 +182,8 @@ def host_region(size: int = REGION_SIZE) -> Iterator[Path]:
                 file.truncate(size)
         except OSError as error:
             raise programs.BenchError(
-                f"cannot make the region {region}: {error.strerror}", hint=f"remove {region}?"
+                f"cannot make the region {region}: {error.strerror}",
+                hint="is there room and permission in /dev/shm?",
             ) from error
         yield region
     finally:

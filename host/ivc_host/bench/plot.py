@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib
 
-matplotlib.use("Agg")   # no display is needed, and none is looked for
+matplotlib.use("Agg")  # no display is needed, and none is looked for
 
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402

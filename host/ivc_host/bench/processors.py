@@ -66,7 +66,7 @@ def pin_tree(pid: int, cpu: int) -> None:
     """
     children = _children()
     tree = [pid]
-    for one in tree:    # grows while it is walked
+    for one in tree:  # grows while it is walked
         tree += children.get(one, [])
         _pin_threads(one, {cpu})
 

@@ -1,0 +1,134 @@
+"""`ivc test`: runs the parts, one line each, and closes with one line of counts."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import paths
+from ..errors import IvcError, UsageError
+from . import guests, host, mpi, programs
+from .part import Part, Run, SkipPart
+
+PARTS = [
+    Part("unit", "unit tests of the core, beside its code", programs.unit),
+    Part("badinput", "bad input: the code and the line that it gets", programs.badinput),
+    Part("processes", "several processes: exchange, streams, kills, every file mechanism",
+         programs.processes),
+    Part("man", "the man pages and their examples", host.man),
+    Part("mpi", "MPI programs through the plug-in, on this host", mpi.host),
+    Part("uml", "two and three user-mode Linux guests", guests.uml),
+    Part("qemu", "two QEMU guests with an ivshmem device", guests.qemu),
+    Part("host", "the host tool's Python tests", host.host),
+    Part("sanitize", "unit and process tests under address, undefined and thread sanitizers",
+         programs.sanitize),
+]  # fmt: skip
+
+app = typer.Typer(
+    invoke_without_command=True,
+    subcommand_metavar="",
+    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": True},
+    help="Run the tests: all parts, or those named.",
+)
+
+
+def _chosen(names: list[str]) -> list[Part]:
+    known = {part.name: part for part in PARTS}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no part named {name!r}", hint=f"choose among {', '.join(known)}")
+    return [part for part in PARTS if not names or part.name in names]
+
+
+def _run(part: Part, log: Path) -> Run:
+    with log.open("w") as file:
+        run = Run(file)
+        try:
+            part.run(run)
+        except SkipPart as skip:
+            run.skipped(part.name, str(skip))
+        except IvcError as error:
+            run.failed(f"{part.name}: {error}", error.detail or "")
+        tally = run.tally
+        if not (tally.passed or tally.failures or tally.skips):
+            run.failed(f"{part.name}: nothing was tested")
+    return run
+
+
+def _counts(run: Run) -> str:
+    tally = run.tally
+    words = [f"{tally.passed} passed"]
+    if tally.failures:
+        words.append(f"{len(tally.failures)} failed")
+    if tally.skips:
+        words.append(f"{len(tally.skips)} skipped")
+    return ", ".join(words)
+
+
+def _tell(run: Run, log: Path) -> None:
+    for text in run.tally.skips:
+        print(f"    skipped: {text}")
+    for text in run.tally.failures:
+        print(f"    FAILED: {text}")
+    if run.tally.failures:
+        print("\n".join(f"    | {line}" for line in run.evidence[-40:]))
+        print(f"    the whole log: {log}")
+
+
+def _list(as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({part.name: part.summary for part in PARTS}, indent=2))
+        return
+    for part in PARTS:
+        print(f"{part.name:10} {part.summary}")
+
+
+@app.callback()
+def test(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[PART]...", help="Parts to run.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the parts.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Run the tests: all parts, or those named. Logs are kept in build/test-logs."""
+    if show:
+        _list(as_json)
+        return
+    parts = _chosen(names or [])
+    logs = paths.build() / "test-logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    totals = {"passed": 0, "failed": 0, "skipped": 0}
+    results = {}
+    before = set(Path("/dev/shm").glob("ivc-test-*"))
+    for part in parts:
+        start = time.monotonic()
+        log = logs / f"{part.name}.log"
+        run = _run(part, log)
+        for path in guests.leftovers(before):
+            run.tally.failures.append(f"{part.name}: left {path} behind")
+            before.add(path)
+        seconds = time.monotonic() - start
+        tally = run.tally
+        totals["passed"] += tally.passed
+        totals["failed"] += len(tally.failures)
+        totals["skipped"] += len(tally.skips)
+        results[part.name] = {
+            "passed": tally.passed,
+            "failures": tally.failures,
+            "skips": tally.skips,
+            "seconds": round(seconds, 1),
+            "log": str(log),
+        }
+        if not as_json:
+            print(f"{part.name:10} {_counts(run):40} {seconds:6.1f} s", flush=True)
+            _tell(run, log)
+    if as_json:
+        print(json.dumps({"parts": results, **totals}, indent=2))
+    else:
+        print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['skipped']} skipped")
+    raise typer.Exit(1 if totals["failed"] else 0)

@@ -1,0 +1,194 @@
+"""Parts about Open MPI: the MPI programs of tests/mpi through the plug-in, on this host."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from .. import paths
+from .part import Run, SkipPart
+
+_STATS = re.compile(
+    r"^ivc: rank (\d+) on host (\S+), peer (\d+) on host (\S+): memory: "
+    r"sent (\d+) packets (\d+) bytes, received (\d+) packets (\d+) bytes",
+    re.M,
+)
+
+#: What a user may write, and what it becomes in the environment.
+SELECTIONS = {
+    "btl ivc,self": {"OMPI_MCA_btl": "ivc,self"},
+    "btl ivc,tcp,self": {"OMPI_MCA_btl": "ivc,tcp,self"},
+    "no option": {},
+}
+
+
+def program(name: str) -> str:
+    return str(paths.build() / "tests" / "mpi" / name)
+
+
+def components() -> str:
+    """Open MPI's search path for plug-ins: the build's, then its own."""
+    done = subprocess.run(
+        ["ompi_info", "--path", "pkglibdir", "--parsable"], capture_output=True, text=True
+    )
+    own = [line.split(":", 2)[2] for line in done.stdout.splitlines() if ":pkglibdir:" in line]
+    if not own:
+        raise SkipPart("ompi_info names no plug-in folder")
+    return f"{paths.build() / 'adapters' / 'openmpi'}:{own[0]}"
+
+
+def require() -> None:
+    if shutil.which("mpirun") is None or shutil.which("ompi_info") is None:
+        raise SkipPart("mpirun is not installed (package openmpi-bin)")
+    if not (paths.build() / "adapters" / "openmpi" / "mca_btl_ivc.so").exists():
+        raise SkipPart("mca_btl_ivc.so is not built (package libopenmpi-dev, then ./run build)")
+
+
+def environment(region: str) -> dict[str, str]:
+    return {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mca_base_component_path": components(),
+        "IVC_REGION": region,
+        "IVC_STATS": "1",
+    }
+
+
+def pairs_by_memory(said: str) -> dict[tuple[int, int], int]:
+    """Bytes that each rank has sent to each other through memory, as the plug-in tells it."""
+    return {(int(m[1]), int(m[3])): int(m[6]) for m in _STATS.finditer(said)}
+
+
+def all_pairs(said: str, ranks: int) -> bool:
+    """Whether every rank has sent to every other one through memory."""
+    sent = pairs_by_memory(said)
+    return all(sent.get((a, b), 0) > 0 for a in range(ranks) for b in range(ranks) if a != b)
+
+
+@contextmanager
+def region(size: int) -> Iterator[Path]:
+    descriptor, name = tempfile.mkstemp(prefix="ivc-test-mpi-", dir="/dev/shm")
+    try:
+        os.truncate(descriptor, size)
+        yield Path(name)
+    finally:
+        os.close(descriptor)
+        Path(name).unlink(missing_ok=True)
+
+
+def _mpirun(
+    run: Run, ranks: int, words: list[str], env: Mapping[str, str], timeout: float = 180
+) -> subprocess.CompletedProcess[str]:
+    return run.program(["mpirun", "--oversubscribe", "-np", str(ranks), *words], env, timeout)
+
+
+def _integrity(run: Run, where: Path) -> None:
+    words = [program("integrity"), "--iterations", "2", "--max-size", "1000000"]
+    for label, selection in SELECTIONS.items():
+        for ranks in (2, 4):
+            env = {**environment(str(where)), **selection}
+            done = _mpirun(run, ranks, words, env)
+            what = f"integrity, {ranks} ranks, {label}"
+            if run.check(what, done.returncode == 0, done.stdout):
+                run.check(f"{what}: through memory", all_pairs(done.stdout, ranks), done.stdout)
+
+
+def _without_region(run: Run) -> None:
+    """The plug-in steps aside without a word; the job runs over what else there is."""
+    words = [program("integrity"), "--iterations", "1", "--max-size", "100000"]
+    for label in ("btl ivc,tcp,self", "no option"):
+        done = _mpirun(run, 2, words, {**environment("none"), **SELECTIONS[label]})
+        good = done.returncode == 0 and not pairs_by_memory(done.stdout)
+        what = f"no region, {label}: another path"
+        if run.check(what, good, done.stdout):
+            run.check(f"{what}, without a word", "ivc" not in done.stdout, done.stdout)
+
+
+def _other_programs(run: Run, where: Path) -> None:
+    for name, ranks in (("many", 3), ("threads", 2), ("spawn", 2)):
+        if not Path(program(name)).exists():
+            run.failed(f"{name} is not built")
+            continue
+        done = _mpirun(run, ranks, [program(name)], environment(str(where)))
+        run.check(f"{name}, {ranks} ranks", done.returncode == 0, done.stdout)
+
+
+def _two_jobs(run: Run, where: Path) -> None:
+    words = ["mpirun", "--oversubscribe", "-np", "2", program("integrity"), "--seconds", "4"]
+    env = {**os.environ, **environment(str(where))}
+    jobs = [
+        subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for _ in range(2)
+    ]
+    try:
+        said = [job.communicate(timeout=120)[0] for job in jobs]
+    finally:
+        for job in jobs:
+            job.kill()
+    run.log("\n".join(said))
+    run.check("two jobs in one region", all(job.returncode == 0 for job in jobs), "\n".join(said))
+
+
+def _ranks_of(job: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    return [int(pid) for pid in children.read_text().split()] if children.exists() else []
+
+
+def _killed_rank(run: Run, where: Path) -> None:
+    """One rank is killed: the job ends by itself, and the next one needs no cleaning by hand."""
+    words = ["mpirun", "--oversubscribe", "-np", "3", program("integrity"), "--seconds", "60"]
+    job = subprocess.Popen(
+        words,
+        env={**os.environ, **environment(str(where))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        time.sleep(3)
+        ranks = _ranks_of(job)
+        if not run.check("a job of three is running", len(ranks) == 3):
+            return
+        os.kill(ranks[1], signal.SIGKILL)
+        said = job.communicate(timeout=30)[0]
+        run.log(said)
+        run.check("a killed rank ends the job", job.returncode != 0, said)
+    except subprocess.TimeoutExpired:
+        run.failed("a killed rank ends the job within 30 s")
+    finally:
+        job.kill()
+        job.wait()
+    words = [program("integrity"), "--iterations", "1"]
+    done = _mpirun(run, 3, words, environment(str(where)))
+    good = done.returncode == 0 and all_pairs(done.stdout, 3)
+    run.check("the next job works at once", good, done.stdout)
+
+
+def host(run: Run) -> None:
+    require()
+    with region(64 << 20) as where:
+        _integrity(run, where)
+        _other_programs(run, where)
+        _two_jobs(run, where)
+        _killed_rank(run, where)
+    _without_region(run)
+    with region(2 << 20) as where:
+        words = [program("integrity"), "--iterations", "1", "--max-size", "200000"]
+        done = _mpirun(run, 6, words, environment(str(where)))
+        run.check("6 ranks in a region of 2 MiB", done.returncode == 0, done.stdout)
+    parameters = run.program(
+        ["ompi_info", "--param", "btl", "ivc", "--level", "9"], environment("none")
+    )
+    run.check(
+        "ompi_info describes the parameters",
+        all(f"btl_ivc_{name}" in parameters.stdout for name in ("region", "stats", "ring_size")),
+        parameters.stdout,
+    )

@@ -1,0 +1,104 @@
+"""Parts that run the C test programs of the build: unit, processes, badinput, sanitize."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .. import paths
+from ..errors import MissingError
+from .part import Run
+
+#: Most of a test program's time is waiting for something to happen.
+_AT_ONCE = 3
+
+
+def suite(build: Path, name: str) -> list[list[str]]:
+    """The commands of a suite, as the build lists them."""
+    done = subprocess.run(
+        ["meson", "introspect", "--tests", str(build)], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        raise MissingError(f"{build} is no build directory", hint="run: ./run build")
+    tests = [t for t in json.loads(done.stdout) if any(s.split(":")[-1] == name for s in t["suite"])]
+    for test in tests:
+        if not Path(test["cmd"][0]).exists():
+            raise MissingError(f"{test['cmd'][0]} is not built", hint="run: ./run build")
+    return [test["cmd"] for test in tests]
+
+
+def run_programs(
+    run: Run,
+    commands: Sequence[list[str]],
+    env: Mapping[str, str] | None = None,
+    timeout: float = 600,
+    prefix: str = "",
+) -> None:
+    # A region or tunable that the caller has set is not what these tests are about.
+    clean = {name: "" for name in os.environ if name.startswith("IVC_")}
+
+    def one(command: list[str]) -> None:
+        done = run.program(command, {**clean, **(env or {})}, timeout)
+        name = " ".join([Path(command[0]).name.removeprefix("test-"), *command[1:]])
+        run.count(prefix + name, done)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for future in [pool.submit(one, command) for command in commands]:
+            future.result()
+
+
+def unit(run: Run) -> None:
+    run_programs(run, suite(paths.build(), "unit"))
+
+
+def processes(run: Run) -> None:
+    run_programs(run, suite(paths.build(), "processes"))
+
+
+def badinput(run: Run) -> None:
+    run_programs(run, suite(paths.build(), "badinput"))
+
+
+# A sanitizer that finds something ends the program: then the case has failed.
+_ADDRESS = {
+    "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=99:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1:exitcode=99",
+}
+_THREAD = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99:second_deadlock_stack=1"}
+
+
+def _sanitized_build(run: Run, directory: Path, sanitizers: str) -> bool:
+    if not (directory / "build.ninja").exists():
+        shutil.rmtree(directory, ignore_errors=True)
+        done = run.program(
+            ["meson", "setup", str(directory), str(paths.project()), "--buildtype=debugoptimized",
+             f"-Db_sanitize={sanitizers}", "-Db_lundef=false", "-Dopenmpi=disabled"]
+        )  # fmt: skip
+        if done.returncode != 0:
+            run.failed(f"meson setup {directory.name}", done.stdout)
+            return False
+    done = run.program(["nice", "ninja", "-C", str(directory)], timeout=600)
+    return run.check(f"build with {sanitizers}", done.returncode == 0, done.stdout)
+
+
+def sanitize(run: Run) -> None:
+    """The suites under AddressSanitizer and UBSan; threads under ThreadSanitizer."""
+    address = paths.project() / "build-asan"
+    if _sanitized_build(run, address, "address,undefined"):
+        commands = [c for name in ("unit", "processes", "badinput") for c in suite(address, name)]
+        run_programs(run, commands, _ADDRESS, prefix="address: ")
+    thread = paths.project() / "build-tsan"
+    if _sanitized_build(run, thread, "thread"):
+        commands = [c for c in suite(thread, "unit") if Path(c[0]).name in _THREADED]
+        commands += suite(thread, "threads")
+        run_programs(run, commands, _THREAD, prefix="thread: ")
+
+
+#: Unit tests in which several threads of one process share something.  What processes share is
+#: invisible to ThreadSanitizer.
+_THREADED = {"test-util", "test-blocks", "test-member", "test-message"}
