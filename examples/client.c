@@ -79,7 +79,8 @@ int main(int argc, char **argv)
     int r;
 
     if (argc < 3 || argv[1][0] == '-') {
-        printf("usage: client GROUP WORDS...\nSends the words to the server of the group (a number).\n");
+        printf("usage: client GROUP WORDS...\n"
+               "Sends the words to the server of the group (a number).\n");
         return argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) ? 0 : 2;
     }
     for (int i = 2; i < argc && used < sizeof line; i++)

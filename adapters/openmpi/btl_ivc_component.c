@@ -148,6 +148,7 @@ static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
         .client_id = client_of_process(),
         .ring_size = ring_size_for_job(),
         .segment_size = c->segment_size,
+        .expected_peers = job_size() == UINT32_MAX ? 0 : job_size() - 1,
         .threads = threads,
         .on_packet = ivc_btl_on_packet,
         .on_gone = ivc_btl_on_gone,

@@ -93,8 +93,6 @@ static struct mca_btl_base_endpoint_t *endpoint_for(struct opal_proc_t *proc)
     if (proc == opal_proc_local_get() || !address_of(proc, &address))
         return NULL;
     rc = ivc_endpoint_connect(ivc_btl_module.endpoint, &address, &peer);
-    if (rc == IVC_E_NOSPACE)
-        ivc_btl_say("space", "%s; some peers are reached by another transport", ivc_error_text());
     if (rc != 0) {
         opal_output_verbose(10, opal_btl_base_framework.framework_output,
                             "btl: ivc: %s is not reached through memory: %s",

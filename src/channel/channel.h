@@ -89,6 +89,11 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
 /* Makes a ring towards the member and tells it.  IVC_E_NOSPACE as ivc_region_share(). */
 int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
                 uint32_t generation, uint32_t ring_size, uint32_t slot_size, struct ivc_tx *ret_tx);
+/* The same in memory that is shared already, of at least `ring_size` bytes, zeroed; taken over
+ * unless the answer is negative. */
+int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
+                   uint32_t generation, const struct ivc_share *share, uint32_t ring_size,
+                   uint32_t slot_size, struct ivc_tx *ret_tx);
 void ivc_tx_close(struct ivc_tx *tx);
 
 /* Most bytes that ivc_tx_send() takes. */

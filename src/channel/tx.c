@@ -74,17 +74,30 @@ static void announce_ring(struct ivc_tx *tx)
 int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
                 uint32_t generation, uint32_t ring_size, uint32_t slot_size, struct ivc_tx *ret_tx)
 {
-    struct ivc_tx tx = { .region = region, .pool = pool, .slot = slot, .generation = generation };
     struct ivc_ring_header header;
-    int r;
+    struct ivc_share share;
+    int r = shape(ring_size, slot_size, &header);
 
-    r = shape(ring_size, slot_size, &header);
+    if (r == 0)
+        r = ivc_region_share(region, slot, ring_size, &share);
+    if (r != 0)
+        return r;
+    return ivc_tx_open_in(region, pool, slot, generation, &share, ring_size, slot_size, ret_tx);
+}
+
+int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
+                   uint32_t generation, const struct ivc_share *share, uint32_t ring_size,
+                   uint32_t slot_size, struct ivc_tx *ret_tx)
+{
+    struct ivc_tx tx = {
+        .region = region, .pool = pool, .slot = slot, .generation = generation, .share = *share,
+    };
+    struct ivc_ring_header header;
+    int r = shape(ring_size, slot_size, &header);
+
     if (r < 0)
         return r;
     header.generation = generation;
-    r = ivc_region_share(region, slot, ring_size, &tx.share);
-    if (r != 0)
-        return r;
     memcpy(tx.share.memory, &header, sizeof header);
     attach(&tx, &header);
     tx.records = calloc(header.n_slots, sizeof *tx.records);

@@ -15,6 +15,7 @@ enum {
     CHUNK_SIZE_MIN = 4096,
     CHUNK_SIZE_MAX = 1 << 24,
     LINGER_MS_DEFAULT = 1000,
+    RESERVE_MAX = 64,       /* the 256 KiB that the region should have for each process */
 };
 
 /*
@@ -77,6 +78,36 @@ static void describe(struct ivc_endpoint *endpoint, const struct ivc_region_info
              info->name, info->speed.read_ns, IVC_MAPPING_SLOW_NS);
 }
 
+/*
+ * Rings for everybody, when the region is so small that they might not be had later: then it is
+ * known now, while all of us can still choose another path.  (A path that one of two takes and the
+ * other does not leads nowhere in some MPIs.)  Of a larger job, rings to this many at least.
+ */
+static int reserve_rings(struct ivc_endpoint *endpoint, uint32_t n)
+{
+    uint64_t size = ivc_region_size(endpoint->region);
+    uint64_t all_pairs = (uint64_t)n * (n + 1) * IVC_RING_SIZE_LAST_RESORT;
+    uint64_t by_rule = ((uint64_t)n + 1) * IVC_LAYOUT_SIZE_PER_MEMBER;
+
+    if (n == 0 || (all_pairs < size / 4 && by_rule < size / 2))
+        return 0;
+    n = IVC_MIN(n, RESERVE_MAX);
+    endpoint->reserve = calloc(n, sizeof *endpoint->reserve);
+    if (!endpoint->reserve)
+        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
+    while (endpoint->n_reserve < n) {
+        int r = ivc_region_share(endpoint->region, IVC_SLOT_ANY, IVC_RING_SIZE_LAST_RESORT,
+                                 &endpoint->reserve[endpoint->n_reserve]);
+
+        if (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(endpoint->region))
+            continue;
+        if (r != 0)
+            return r;
+        endpoint->n_reserve++;
+    }
+    return 0;
+}
+
 static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
     struct ivc_region_info *info = &endpoint->info;
@@ -101,6 +132,9 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
     r = ivc_pool_init(&endpoint->pool, endpoint->region, (uint32_t)chunk_size,
                       pool_limit(info->size));
     if (r < 0)
+        return r;
+    r = reserve_rings(endpoint, options->expected_peers);
+    if (r != 0)
         return r;
     /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */
     do {
@@ -207,6 +241,7 @@ void ivc_endpoint_free(struct ivc_endpoint *endpoint)
     free(endpoint->peers);
     free(endpoint->receivers);
     free(endpoint->senders);
+    free(endpoint->reserve);
     pthread_mutex_destroy(&endpoint->send_lock);
     free(endpoint);
 }

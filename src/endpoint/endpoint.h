@@ -52,6 +52,10 @@ struct ivc_endpoint_options {
     uint32_t client_id;         /* who we are in it (a rank) */
     uint32_t ring_size;         /* bytes a direction of a pair gets; 0: IVC_RING_SIZE, default */
     uint32_t segment_size;      /* bytes of one slot of a ring; 0: IVC_SEGMENT_SIZE, default */
+    /* How many peers there may be (a job's size less one); 0: not known.  When the region could not
+     * hold rings among so many, memory for small ones is set aside at once (for 64 at most), or
+     * opening fails: all are reached, or another path is chosen for all. */
+    uint32_t expected_peers;
     bool threads;               /* several threads will call */
     ivc_endpoint_packet_fn *on_packet;
     ivc_endpoint_gone_fn *on_gone;          /* may be NULL */
@@ -86,7 +90,6 @@ void ivc_endpoint_address(const struct ivc_endpoint *endpoint, struct ivc_addres
  * Makes a peer of an address.  Cheap: rings are made at the first send.  Connecting to our own
  * address works (a loop).  The same address again gives the same peer.
  * IVC_E_UNREACHABLE: another region or another host (use another path).  IVC_E_GONE: it left.
- * IVC_E_NOSPACE: the region is too full for another ring (ivc_error_text() for one warning).
  */
 int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address *address,
                          struct ivc_peer **ret_peer);
@@ -111,6 +114,7 @@ size_t ivc_endpoint_eager_max(const struct ivc_endpoint *endpoint);
 /*
  * Sends one packet of at most eager_max bytes gathered from `iov`; the bytes are copied before it
  * returns.  IVC_E_FULL: nothing was sent, call progress and try again.  IVC_E_GONE: the peer died.
+ * IVC_E_NOSPACE: the region has no memory for even a small ring to this peer.
  */
 int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                       const struct iovec *iov, unsigned n_iov);

@@ -31,6 +31,8 @@ struct ivc_peer {
 };
 
 enum {
+    /* The smallest ring, one block of the region: for when there is no memory for a proper one. */
+    IVC_RING_SIZE_LAST_RESORT = 4096,
     IVC_HOT_MAX = 8,            /* rings looked at in every turn */
     IVC_TURN_BUDGET = 32,       /* packets of one peer in one turn: others wait */
     IVC_CHORES_EVERY = 64,      /* turns; a power of two */
@@ -53,6 +55,8 @@ struct ivc_endpoint {
     pthread_mutex_t send_lock;      /* tx sides, pool, creation of peers */
     struct ivc_pool pool;
     struct ivc_region *region;
+    struct ivc_share *reserve;      /* for rings of the last resort; under send_lock */
+    uint32_t n_reserve;
     uint32_t ring_size, segment_size, eager_max;
 
     _Atomic(struct ivc_peer *) *peers;  /* by slot; written under send_lock */

@@ -20,9 +20,6 @@ enum { ADDRESS_VERSION = 1 };
 _Static_assert(sizeof(struct address) == 64 && sizeof(struct address) <= IVC_ADDRESS_MAX,
                "fits an address");
 
-/* The smallest ring, one block of the region: for when there is no memory for a proper one. */
-enum { RING_SIZE_LAST_RESORT = 4096 };
-
 void ivc_endpoint_address(const struct ivc_endpoint *endpoint, struct ivc_address *ret_address)
 {
     const struct ivc_member *self = ivc_region_self(endpoint->region);
@@ -102,8 +99,7 @@ int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member
     return 0;
 }
 
-/* With less than a quarter of the region left, rings are made when connecting: a peer that gets
- * none is then declined while another path can still be chosen. */
+/* The last quarter of the region is for rings of the last resort, so that everybody gets one. */
 static bool memory_is_scarce(struct ivc_endpoint *endpoint)
 {
     return ivc_region_free_bytes(endpoint->region) < ivc_region_size(endpoint->region) / 4;
@@ -118,8 +114,6 @@ int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_
     ivc_poll_check_peer(endpoint, member->slot);
     ivc_endpoint_lock(endpoint);
     r = ivc_peer_make(endpoint, member, &peer);
-    if (r == 0 && ivc_peer_state(peer) == IVC_PEER_CONNECTED && memory_is_scarce(endpoint))
-        r = ivc_peer_open_tx(endpoint, peer);
     ivc_endpoint_unlock(endpoint);
     if (r == 0)
         *ret_peer = peer;
@@ -141,6 +135,21 @@ int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address
     return ivc_endpoint_connect_member(endpoint, &member, ret_peer);
 }
 
+static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    const struct ivc_member *member = &peer->member;
+    int r;
+
+    if (endpoint->n_reserve == 0)
+        return ivc_tx_open(endpoint->region, &endpoint->pool, member->slot, member->generation,
+                           IVC_RING_SIZE_LAST_RESORT, IVC_SLOT_SIZE_MIN, &peer->tx);
+    r = ivc_tx_open_in(endpoint->region, &endpoint->pool, member->slot, member->generation,
+                       &endpoint->reserve[endpoint->n_reserve - 1], IVC_RING_SIZE_LAST_RESORT,
+                       IVC_SLOT_SIZE_MIN, &peer->tx);
+    endpoint->n_reserve -= r == 0;
+    return r;
+}
+
 int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     int r;
@@ -148,14 +157,12 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (ivc_peer_state(peer) == IVC_PEER_CLOSED)
         return ivc_error_set(IVC_E_GONE, "client %u on %s has left or died", peer->member.client_id,
                              peer->member.host);
-    /* The last quarter is for rings of the last resort, so that everybody gets one. */
     r = memory_is_scarce(endpoint) ? IVC_E_NOSPACE
         : ivc_tx_open(endpoint->region, &endpoint->pool, peer->member.slot,
                       peer->member.generation, endpoint->ring_size, endpoint->segment_size,
                       &peer->tx);
     if (r == IVC_E_NOSPACE)
-        r = ivc_tx_open(endpoint->region, &endpoint->pool, peer->member.slot,
-                        peer->member.generation, RING_SIZE_LAST_RESORT, IVC_SLOT_SIZE_MIN, &peer->tx);
+        r = open_last_resort(endpoint, peer);
     if (r == IVC_E_NOSPACE && ivc_region_memory_is_coming(endpoint->region))
         r = IVC_E_FULL;
     if (r != 0)

@@ -163,6 +163,10 @@ class Guests:
         self, path: MpiPath, argv: Sequence[str], np: int = 2, timeout: float = 300.0
     ) -> subprocess.CompletedProcess[str]:
         mca = {**path.mca, "pml": "ob1"}
+        if np > len(self.lab.guests):
+            # Ranks that share a processor must give way while they wait. Open MPI does not see by
+            # itself that they do (measured: 10 ms instead of 0.15 ms over tcp).
+            mca["mpi_yield_when_idle"] = "1"
         try:
             return self.lab.mpirun(argv, np, mca, self.env(path), timeout=timeout)
         except subprocess.TimeoutExpired:

@@ -68,7 +68,11 @@ def _conformance(run: Run, where: lab.Lab) -> None:
 
 
 def _mpi_env(region: str | None) -> dict[str, str]:
-    env = {"OMPI_MCA_mca_base_component_path": mpi.components(), "IVC_STATS": "1"}
+    env = {
+        "OMPI_MCA_mca_base_component_path": mpi.components(),
+        "IVC_STATS": "1",
+        **mpi.ONE_SIDED,
+    }
     if region is not None:
         env["IVC_REGION"] = region
     return env
