@@ -95,6 +95,7 @@ static int format_now(void *arg)
     region = open_region(words[0]);
     ivc_region_info(region, &info);
     memcpy(words[2], info.uuid, sizeof info.uuid);
+    ivc_region_free(region);
     return 0;
 }
 

@@ -264,11 +264,9 @@ static int write_and_close(void *arg)
     fill(bytes, 0, sizeof bytes, 5);
     CHECK_EQ(ivc_write_all(connection, bytes, sizeof bytes, 10000, NULL), 0);
     ivc_close(connection);
-    if (arg)
-        ivc_deregister(context);
-    else
-        while (ivc_wait_host(context, 1, 0) == 0)   /* stays until the other one leaves */
-            ;
+    while (!arg && ivc_wait_host(context, 1, 0) == 0)   /* stays until the other one leaves */
+        ;
+    ivc_deregister(context);
     return 0;
 }
 

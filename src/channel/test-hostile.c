@@ -46,6 +46,14 @@ static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size)
                          ivc_region_self(pair->to)->generation, ring_size, slot_size, &pair->tx), 0);
 }
 
+static void close_pair(struct pair *pair)
+{
+    ivc_tx_close(&pair->tx);
+    ivc_pool_forget(&pair->pool);
+    ivc_region_free(pair->from);
+    ivc_region_free(pair->to);
+}
+
 static volatile char sink;
 
 /* The whole packet lies in private memory or in the window, and can be read. */
@@ -110,6 +118,7 @@ static void test_slots(void)
                             bad += r < 0;
                         }
         ivc_rx_close(&fresh);
+        close_pair(&pair);
     }
     CHECK(good > 100 && bad > 10000);
 }
@@ -137,6 +146,7 @@ static void test_shares(void)
         r = ivc_rx_peek(&rx, &packet);
     CHECK_EQ(r, -EBADMSG);
     CHECK_TEXT(ivc_error_text(), "member", "nonsense");
+    close_pair(&pair);
 }
 
 static void test_ring_headers(void)
@@ -177,6 +187,7 @@ static void test_ring_headers(void)
     *header = good;
     header->magic ^= 1;
     CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, &rx), -EBADMSG);
+    close_pair(&pair);
 }
 
 /* Where the peer says that its ring and its link table are. */
@@ -220,6 +231,7 @@ static void test_links(void)
         }
         entry->links = good_links;
     }
+    close_pair(&pair);
 }
 
 /* What the receiver says it has read. */
@@ -245,6 +257,7 @@ static void test_heads(void)
     CHECK(ivc_tx_idle(&pair.tx));
     ivc_store_release(&link->head, 4);     /* backwards */
     CHECK_EQ(ivc_tx_refresh(&pair.tx), -EBADMSG);
+    close_pair(&pair);
 }
 
 /*
