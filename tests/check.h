@@ -102,6 +102,15 @@ static void check_skip(const char *format, ...)
     _exit(CHECK_SKIP);
 }
 
+/* For cases that fork while threads of the library run: ThreadSanitizer loses track of the child
+ * ("dup thread with used id").  Under the other sanitizers and without one they run. */
+__attribute__((unused)) static void check_skip_under_thread_sanitizer(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    check_skip("ThreadSanitizer cannot follow a process forked from one with threads");
+#endif
+}
+
 /* Numbers that look random and are the same in each run (xorshift64*). */
 __attribute__((unused)) static uint64_t check_random(uint64_t *state)
 {

@@ -160,6 +160,27 @@ static void on_control(struct ivc_context *context, struct ivc_peer *peer, uint8
     }
 }
 
+/* The common case: a short packet for the connection that reads, all of which it has room for. */
+static inline bool take_short(struct ivc_context *context, const struct ivc_peer *peer,
+                              const struct ivc_packet *packet)
+{
+    struct ivc_connection *connection = context->last_used;
+    uint32_t len = packet->head_len - DATA_HEADER, to;
+
+    if (packet->tag != TAG_DATA || packet->body_len > 0 || packet->head_len < DATA_HEADER
+        || !connection || len > connection->landing_room)
+        return false;
+    memcpy(&to, packet->head, sizeof to);
+    if (connection->own_number != to || connection->peer != peer)
+        return false;
+    ivc_copy_short(connection->landing, (const char *)packet->head + DATA_HEADER, len);
+    connection->landing += len;
+    connection->landing_room -= len;
+    if (connection->landing_room == 0)
+        ivc_endpoint_end_turn(context->endpoint);
+    return true;
+}
+
 void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
 {
     struct ivc_context *context = arg;
@@ -167,6 +188,8 @@ void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
     struct header header;
     uint32_t to, skip, in_head;
 
+    if (take_short(context, peer, packet))
+        return;
     if (packet->tag != TAG_DATA && packet->tag != TAG_LONG) {
         if (packet->head_len < sizeof header)
             return;

@@ -69,8 +69,7 @@ _ADDRESS = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=99:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1:exitcode=99",
 }
-# Each case runs in a process forked from one that may have had threads; that alone is no fault.
-_THREAD = {"TSAN_OPTIONS": "die_after_fork=0:halt_on_error=1:exitcode=99:second_deadlock_stack=1"}
+_THREAD = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99:second_deadlock_stack=1"}
 
 
 def _sanitized_build(run: Run, directory: Path, sanitizers: str) -> bool:
