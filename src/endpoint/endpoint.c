@@ -15,6 +15,7 @@ enum {
     CHUNK_SIZE_MIN = 4096,
     CHUNK_SIZE_MAX = 1 << 24,
     LINGER_MS_DEFAULT = 1000,
+    LINGER_MS_MAX = 3600000,
     RESERVE_MAX = 64,       /* the 256 KiB that the region should have for each process */
 };
 
@@ -50,6 +51,9 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
         r = ivc_env_size("IVC_SEGMENT_SIZE", IVC_SLOT_SIZE_MIN, IVC_SLOT_SIZE_MAX, &segment_size);
     if (r == 0)
         r = ivc_env_size("IVC_CHUNK_SIZE", CHUNK_SIZE_MIN, CHUNK_SIZE_MAX, ret_chunk_size);
+    endpoint->linger_ms = LINGER_MS_DEFAULT;
+    if (r == 0)
+        r = ivc_env_size("IVC_LINGER_MS", 0, LINGER_MS_MAX, &endpoint->linger_ms);
     if (r < 0)
         return r;
     if (ring_size < RING_SIZE_MIN || ring_size > RING_SIZE_MAX)
@@ -190,11 +194,8 @@ static void discard_packet(void *arg, struct ivc_peer *peer, const struct ivc_pa
  * that two who leave at once do not wait for each other. */
 static void linger(struct ivc_endpoint *endpoint)
 {
-    uint64_t linger_ms = LINGER_MS_DEFAULT;
-    uint64_t deadline;
+    uint64_t deadline = ivc_now_ms() + endpoint->linger_ms;
 
-    (void)ivc_env_size("IVC_LINGER_MS", 0, 3600000, &linger_ms);
-    deadline = ivc_now_ms() + linger_ms;
     endpoint->on_packet = discard_packet;
     endpoint->on_gone = NULL;
     endpoint->on_arrival = NULL;

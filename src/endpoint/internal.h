@@ -58,6 +58,7 @@ struct ivc_endpoint {
     struct ivc_share *reserve;      /* for rings of the last resort; under send_lock */
     uint32_t n_reserve;
     uint32_t ring_size, segment_size, eager_max;
+    uint64_t linger_ms;
 
     _Atomic(struct ivc_peer *) *peers;  /* by slot; written under send_lock */
     struct ivc_peer **senders;      /* peers that we have rings to; under send_lock */

@@ -124,6 +124,7 @@ static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, uint32_t slot)
 
 static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
+    uint64_t end = 0;
     bool left;
 
     if (ivc_peer_state(peer) == IVC_PEER_CLOSED
@@ -132,9 +133,11 @@ static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         return;
     /* What it sent before is still there: its memory rests in quarantine. */
     ivc_poll_open_rx(endpoint, peer);
+    if (peer->rx_open)
+        end = peer->rx.head + peer->rx.mask + 1;    /* a full ring at most: it may live, unaware */
     do {
         endpoint->end_turn = false;     /* all of it: there is no later */
-    } while (peer->rx_open && poll_peer(endpoint, peer) > 0);
+    } while (peer->rx_open && peer->rx.head < end && poll_peer(endpoint, peer) > 0);
     ivc_peer_end(endpoint, peer, left ? NULL : "its process died");
 }
 

@@ -516,6 +516,7 @@ static void gone_case(unsigned look_away_ms)
     static struct node third;
     pid_t pid;
 
+    check_skip_under_thread_sanitizer();
     node_open(&a, path, 1);
     pid = check_fork(start_and_hang, (void *)path);
     for (unsigned i = 0; i < 2000 && a.starts == 0; i++, ivc_sleep_ms(2))
@@ -588,6 +589,7 @@ static void test_farewell(void)
     const char *path = check_file(0, SIZE);
     static struct node third;
 
+    check_skip_under_thread_sanitizer();
     /* Looked at at once; while it lingers; long after it has left. */
     for (unsigned wait_ms = 0; wait_ms <= 3000; wait_ms += 1500) {
         pid_t pid;

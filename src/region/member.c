@@ -282,11 +282,12 @@ void ivc_region_leave(struct ivc_region *region)
         return;
     ivc_guard_stop(region);
     region->joined = false;
-    if (ivc_region_is_evicted(region))
-        return;     /* nothing there is ours */
     entry = ivc_region_slot(region, region->self.slot);
-    /* Release: pairs with the acquire in ivc_region_member_check(). */
-    ivc_store_release(&entry->state, ivc_layout_state(region->self.generation, IVC_PHASE_LEFT));
+    /* Release: pairs with the acquire in ivc_region_member_check().  A swap: who was taken for dead
+     * has nothing there any more. */
+    if (!ivc_cas(&entry->state, ivc_layout_state(region->self.generation, IVC_PHASE_ACTIVE),
+                 ivc_layout_state(region->self.generation, IVC_PHASE_LEFT)))
+        return;
     /* Either a peer that opens a channel at this moment sees that, or we see its link line. */
     atomic_thread_fence(memory_order_seq_cst);
     ivc_reclaim_if_unread(region, region->self.slot);

@@ -194,9 +194,11 @@ static void test_killed(void)
     uint64_t free_before = free_bytes(watcher);
     struct ivc_member member;
     uint64_t start;
-    pid_t pid = check_fork(hold_memory, path);
     bool left = true;
+    pid_t pid;
 
+    check_skip_under_thread_sanitizer();
+    pid = check_fork(hold_memory, path);
     wait_for_member(watcher, 1);
     CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
     CHECK(free_bytes(watcher) < free_before - 40000);

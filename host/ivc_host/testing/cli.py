@@ -12,7 +12,7 @@ import typer
 from .. import paths
 from ..errors import IvcError, UsageError
 from . import guests, host, mpi, programs
-from .part import Part, Run, SkipPart
+from .part import Part, Run, SkipPart, leftovers
 
 PARTS = [
     Part("unit", "unit tests of the core, beside its code", programs.unit),
@@ -104,12 +104,12 @@ def test(
     logs.mkdir(parents=True, exist_ok=True)
     totals = {"passed": 0, "failed": 0, "skipped": 0}
     results = {}
-    before = set(Path("/dev/shm").glob("ivc-test-*"))
+    before = leftovers()
     for part in parts:
         start = time.monotonic()
         log = logs / f"{part.name}.log"
         run = _run(part, log)
-        for path in guests.leftovers(before):
+        for path in sorted(leftovers() - before):
             run.tally.failures.append(f"{part.name}: left {path} behind")
             before.add(path)
         seconds = time.monotonic() - start

@@ -134,7 +134,3 @@ def qemu(run: Run) -> None:
         _exchange(run, two, 60)
         _integrity(run, two, ["btl ivc,tcp,self", "no option"], 300_000, 300)
 
-
-def leftovers(before: set[Path]) -> list[Path]:
-    """Files that the tests have left in /dev/shm."""
-    return sorted(p for p in Path("/dev/shm").glob("ivc-test-*") if p not in before)

@@ -80,7 +80,7 @@ def all_pairs(said: str, ranks: int) -> bool:
 
 @contextmanager
 def region(size: int) -> Iterator[Path]:
-    descriptor, name = tempfile.mkstemp(prefix="ivc-test-mpi-", dir="/dev/shm")
+    descriptor, name = tempfile.mkstemp(prefix=f"ivc-test-{os.getpid()}-mpi-", dir="/dev/shm")
     try:
         os.truncate(descriptor, size)
         yield Path(name)

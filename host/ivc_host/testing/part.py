@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+#: The number of the process that made a file.
+_MAKER = re.compile(r"ivc-test-(?:cxx-)?(\d+)(?:-|$)")
 _LINE = re.compile(r"^(ok|not ok|skip) \d+ - (.*)$")
 
 
@@ -31,6 +33,15 @@ class Part:
     name: str
     summary: str
     run: Callable[[Run], None]
+
+
+def leftovers() -> set[Path]:
+    """Files in /dev/shm of test programs that have ended; those of running ones are no fault."""
+    return {
+        path
+        for path in Path("/dev/shm").glob("ivc-test-*")
+        if (maker := _MAKER.match(path.name)) and not Path(f"/proc/{maker[1]}").exists()
+    }
 
 
 class SkipPart(Exception):
