@@ -133,8 +133,7 @@ def show(demo: Demo, console: Console, took: float) -> None:
             "Four ranks: two in each guest, because ranks that wait yield to each other inside a "
             "guest, while four guests would fight for two processors. Latency and bandwidth are "
             "between one rank of each guest; all-to-all and LAMMPS use all four. There ranks share "
-            "a processor: what they wait for is often the guest's scheduler (steps of 10 ms), not "
-            "the path.",
+            "a processor, over ivc with the scheduling policy round robin (chrt --rr 1).",
             highlight=False,
         )
     console.print(f"Machine: {machine.line()}. Took {took:.0f} s.", highlight=False)
