@@ -24,6 +24,7 @@ struct ivc_region {
     struct ivc_window_geometry geometry;
     uint32_t lease_ms;      /* as it was when we opened */
 
+    struct ivc_layout_member identity;  /* our kernel and process, as read when we opened */
     struct ivc_member self;
     bool joined;
     struct ivc_share links;         /* our link table: one line per slot */

@@ -71,7 +71,7 @@ void ivc_member_describe_self(struct ivc_layout_member *ret_member)
 
 bool ivc_member_same_kernel(const struct ivc_region *region, const struct ivc_layout_member *member)
 {
-    const struct ivc_layout_member *own = ivc_region_slot(region, region->self.slot);
+    const struct ivc_layout_member *own = &region->identity;
 
     return memcmp(member->boot_id, own->boot_id, sizeof own->boot_id) == 0
            && member->pid_namespace == own->pid_namespace;

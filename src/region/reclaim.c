@@ -20,22 +20,12 @@ enum { SUSPICIOUS_MS = 500 };   /* a beat is due every 100 ms: look whether the 
 static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *entry,
                     enum ivc_phase phase, uint64_t silent_ms, bool suspicious)
 {
-    struct ivc_layout_member self;
-    bool same_kernel;
-
     if (phase == IVC_PHASE_JOINING)     /* its fields are not valid yet */
         return silent_ms >= region->lease_ms;
     if (!suspicious && silent_ms < SUSPICIOUS_MS)
         return false;
-    if (region->joined) {
-        same_kernel = ivc_member_same_kernel(region, entry);
-    } else {
-        ivc_member_describe_self(&self);
-        same_kernel = __builtin_memcmp(self.boot_id, entry->boot_id, sizeof self.boot_id) == 0
-                      && self.pid_namespace == entry->pid_namespace;
-    }
-    return same_kernel ? !ivc_member_process_exists(entry)
-                       : silent_ms >= region->lease_ms;
+    return ivc_member_same_kernel(region, entry) ? !ivc_member_process_exists(entry)
+                                                 : silent_ms >= region->lease_ms;
 }
 
 /* Some living member still has a channel with the process that owned the slot. */

@@ -37,6 +37,7 @@ static int tables_init(struct ivc_region *region)
     region->blocks.n = region->geometry.n_blocks;
     region->lease_ms = ivc_load_relaxed(
         &((struct ivc_layout_header *)region->mapping.memory)->lease_ms);
+    ivc_member_describe_self(&region->identity);
     return lock_init(region);
 }
 
