@@ -29,8 +29,17 @@ struct exchange {
         struct exchange *exchange;
         struct ivc_peer *peer;
         uint64_t started, sent, received;
+    uint64_t arriving;          /* messages that have started to come */
     } peers[EXCHANGE_MEMBERS_MAX];
     uint64_t bytes;
+};
+
+/* A message's header: its own length and the number of the message. */
+enum { EXCHANGE_HEADER = 1 + sizeof(uint64_t) };
+
+struct exchange_receiving {
+    uint64_t number;
+    char bytes[];
 };
 
 struct exchange_sending {
@@ -127,28 +136,35 @@ static inline void exchange_on_start(void *arg, struct ivc_message *message)
     uint32_t from = ivc_peer_client_id(message->peer);
     uint64_t number;
 
-    CHECK_EQ(message->header_len, sizeof number);
-    memcpy(&number, message->header, sizeof number);
-    CHECK_THAT(from < exchange->n_members && number == exchange->peers[from].received,
+    struct exchange_receiving *receiving = malloc(sizeof *receiving + message->len);
+
+    CHECK(receiving != NULL);
+    CHECK_EQ(message->header_len, EXCHANGE_HEADER);
+    memcpy(&number, (const char *)message->header + 1, sizeof number);
+    CHECK_THAT(from < exchange->n_members && number == exchange->peers[from].arriving,
                "message %llu from %u instead of %llu", (unsigned long long)number, from,
-               (unsigned long long)exchange->peers[from].received);
+               (unsigned long long)exchange->peers[from].arriving);
     CHECK_EQ(message->len, exchange_len(exchange, from, exchange->own, number));
-    message->capacity = message->len;
-    message->buffer = malloc(message->len + 1);
-    message->arg = message->buffer;
+    exchange->peers[from].arriving++;
+    receiving->number = number;
+    message->iov[0] = (struct iovec){ receiving->bytes, message->len };
+    message->n_iov = 1;
+    message->arg = receiving;
 }
 
 static inline void exchange_on_done(void *arg, struct ivc_message *message, int status)
 {
     struct exchange *exchange = arg;
     uint32_t from = ivc_peer_client_id(message->peer);
-    uint64_t number = exchange->peers[from].received++;
+    struct exchange_receiving *receiving = message->arg;
+    uint64_t number = receiving->number;
 
     CHECK_EQ(status, 0);
-    exchange_verify(message->arg, message->len, exchange_seed(from, exchange->own, number), from,
+    exchange->peers[from].received++;
+    exchange_verify(receiving->bytes, message->len, exchange_seed(from, exchange->own, number), from,
                     number);
     exchange->bytes += message->len;
-    free(message->arg);
+    free(receiving);
 }
 
 static inline void exchange_on_sent(void *arg, int status)
@@ -166,12 +182,15 @@ static inline void exchange_send_next(struct exchange *exchange, uint32_t to)
     uint64_t number = peer->started++, seed = exchange_seed(exchange->own, to, number);
     size_t len = exchange_len(exchange, exchange->own, to, number);
     struct exchange_sending *sending = malloc(sizeof *sending + len);
+    char header[EXCHANGE_HEADER] = { EXCHANGE_HEADER };
 
     CHECK(sending != NULL);
     sending->to = peer;
     exchange_fill(sending->bytes, len, seed);
-    CHECK_THAT(ivc_mailbox_send(exchange->mailbox, peer->peer, &number, sizeof number,
-                                sending->bytes, len, exchange_on_sent, sending) == 0, "%s",
+    memcpy(header + 1, &number, sizeof number);
+    CHECK_THAT(ivc_mailbox_send(exchange->mailbox, peer->peer, header,
+                                &(struct iovec){ sending->bytes, len }, 1, exchange_on_sent,
+                                sending) == 0, "%s",
                ivc_error_text());
 }
 

@@ -30,9 +30,9 @@ static void mind_nothing(void *arg, struct ivc_peer *peer, const char *reason)
 static void drop_start(void *arg, struct ivc_message *message)
 {
     (void)arg;
-    message->capacity = message->len;
-    message->buffer = malloc(message->len + 1);
-    message->arg = message->buffer;
+    message->arg = malloc(message->len + 1);
+    message->iov[0] = (struct iovec){ message->arg, message->len };
+    message->n_iov = 1;
 }
 
 static void drop_done(void *arg, struct ivc_message *message, int status)
@@ -75,8 +75,8 @@ static int talk_for_ever(void *arg)
             sending->to = peer;
             memset(sending->bytes, 0, len);
             peer->started++;
-            if (ivc_mailbox_send(exchange->mailbox, peer->peer, "", 0, sending->bytes, len, drop_sent,
-                                 sending) < 0)
+            if (ivc_mailbox_send(exchange->mailbox, peer->peer, "\1",
+                                 &(struct iovec){ sending->bytes, len }, 1, drop_sent, sending) < 0)
                 drop_sent(sending, -1);
         }
         if (ivc_mailbox_progress(exchange->mailbox) == 0)

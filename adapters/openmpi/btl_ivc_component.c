@@ -71,6 +71,13 @@ static int component_register(void)
         "(default: true when the environment variable IVC_STATS is 1)",
         MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->stats);
+    c->network = false;
+    (void) mca_base_component_var_register(&c->super.btl_version, "network",
+        "Carry peers that share no memory with us over the network too, through the libfabric "
+        "provider that the environment variable IVC_NETWORK names (default: tcp), instead of "
+        "leaving them to Open MPI's other transports. All ranks must agree (default: false)",
+        MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
+        &c->network);
     c->ring_size = 0;
     register_uint("ring_size", "Bytes of shared memory for one direction of a pair of ranks "
                   "(0: IVC_RING_SIZE, then a default by the size of the job)", OPAL_INFO_LVL_5,
@@ -150,6 +157,7 @@ static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
         .segment_size = c->segment_size,
         .expected_peers = job_size() == UINT32_MAX ? 0 : job_size() - 1,
         .threads = threads,
+        .network = c->network,
         .on_packet = ivc_btl_on_packet,
         .on_gone = ivc_btl_on_gone,
         .on_arrival = ivc_btl_on_arrival,

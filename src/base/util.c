@@ -7,6 +7,16 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/random.h>
+
+uint64_t ivc_random_id(void)
+{
+    uint64_t value = 0;
+
+    if (getrandom(&value, sizeof value, 0) != sizeof value || value == 0)
+        value = ivc_now_ns() | 1;
+    return value;
+}
 
 static int size_unit(const char *unit, uint64_t *ret_shift)
 {

@@ -74,6 +74,24 @@ static inline void ivc_fclose_p(FILE **file)
  * [min, max]. */
 int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_value);
 
+/* 64 random bits, never 0. */
+uint64_t ivc_random_id(void);
+
+/* A counter that runs with time and is cheap to read, for intervals: no unit, no order. */
+static inline uint64_t ivc_cycles(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t count;
+
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(count));
+    return count;
+#else
+    return ivc_now_ns();
+#endif
+}
+
 /* The first line of a small file (sysfs, procfs) without its newline; negative errno. */
 int ivc_read_line(const char *path, char *ret_line, size_t size);
 

@@ -134,6 +134,16 @@ static inline void ivc_rx_publish(struct ivc_rx *rx)
     ivc_store_release(rx->own_head, rx->head);
 }
 
+/* Whether there is a next packet. */
+static inline bool ivc_rx_is_ready(const struct ivc_rx *rx)
+{
+    const char *slot = rx->slots + ((rx->head & rx->mask) << rx->shift);
+
+    /* Relaxed: whoever then takes the packet loads the word with acquire. */
+    return (uint32_t)ivc_load_relaxed((const ivc_atomic_u64 *)slot)
+           == (uint32_t)(rx->head >> rx->lap_shift) + 1;
+}
+
 /* Everything but the common case: a packet with a body, a share, nonsense. */
 int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot,
                       struct ivc_rx_packet *ret_packet);

@@ -281,7 +281,7 @@ static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
 
     check_packet(ivc_endpoint_region(victim->endpoint), packet->head, packet->head_len, packet->body,
                  packet->body_len);
-    if (packet->tag >= IVC_TAG_MESSAGE)
+    if (ivc_mailbox_is_tag(packet->tag))
         ivc_mailbox_packet(victim->mailbox, peer, packet);
 }
 
@@ -298,8 +298,8 @@ static void on_arrival(void *arg, struct ivc_peer *peer)
 
 static void on_start(void *arg, struct ivc_message *message)
 {
-    message->buffer = ((struct victim *)arg)->landing;
-    message->capacity = LANDING;
+    message->iov[0] = (struct iovec){ ((struct victim *)arg)->landing, LANDING };
+    message->n_iov = 1;
 }
 
 static void on_done(void *arg, struct ivc_message *message, int status)
@@ -325,8 +325,8 @@ static void send_something(struct victim *victim, struct ivc_peer *peer, uint64_
         (void)ivc_endpoint_send(victim->endpoint, peer, 7, &iov, 1);
     } else if (unsent < 4) {
         unsent++;
-        if (ivc_mailbox_send(victim->mailbox, peer, "head", 4, payload, number % LANDING, on_sent,
-                             NULL) < 0)
+        if (ivc_mailbox_send(victim->mailbox, peer, "\4ead",
+                             &(struct iovec){ payload, number % LANDING }, 1, on_sent, NULL) < 0)
             unsent--;
     }
 }

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
-#include "endpoint/internal.h"
+#include "endpoint/remote.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -112,19 +112,15 @@ static int reserve_rings(struct ivc_endpoint *endpoint, uint32_t n)
     return 0;
 }
 
-static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
+static int join(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options,
+                uint64_t chunk_size)
 {
     struct ivc_region_info *info = &endpoint->info;
-    uint64_t chunk_size;
-    int r = read_tunables(endpoint, options, &chunk_size);
+    int r = ivc_region_join(endpoint->region, options->magic_id, options->client_id);
 
-    if (r < 0)
-        return r;
-    r = ivc_region_open(options->region, &endpoint->region);
-    if (r == 0)
-        r = ivc_region_join(endpoint->region, options->magic_id, options->client_id);
     if (r != 0)
         return r;
+    endpoint->id = ivc_region_self(endpoint->region)->endpoint_id;
     ivc_region_info(endpoint->region, info);
     describe(endpoint, info);
     endpoint->ready_summary = ivc_region_ready_summary(endpoint->region);
@@ -147,6 +143,29 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
     return r;
 }
 
+/* Who has a network can do without a region. */
+static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
+{
+    static const ivc_atomic_u64 nobody_rings;
+    uint64_t chunk_size;
+    int r = read_tunables(endpoint, options, &chunk_size);
+
+    if (r < 0)
+        return r;
+    endpoint->pool.chunk_size = (uint32_t)chunk_size;   /* the largest packet, on every path */
+    endpoint->ready_summary = &nobody_rings;
+    r = ivc_region_open(options->region, &endpoint->region);
+    if (r == 0)
+        r = join(endpoint, options, chunk_size);
+    if (r < 0 || (r != 0 && !(r == IVC_E_NOREGION && options->network)))
+        return r;
+    if (!endpoint->region) {
+        endpoint->id = ivc_random_id();
+        snprintf(endpoint->description, sizeof endpoint->description, "no region");
+    }
+    return ivc_remote_open(endpoint, options);
+}
+
 int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_endpoint **ret_endpoint)
 {
     struct ivc_endpoint *endpoint = calloc(1, sizeof *endpoint);
@@ -155,6 +174,8 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
     if (!endpoint)
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
     endpoint->threads = options->threads;
+    endpoint->magic_id = options->magic_id;
+    endpoint->client_id = options->client_id;
     endpoint->on_packet = options->on_packet;
     endpoint->on_gone = options->on_gone;
     endpoint->on_arrival = options->on_arrival;
@@ -217,7 +238,7 @@ static void free_peers(struct ivc_endpoint *endpoint)
 {
     struct ivc_peer *next;
 
-    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->region); slot++) {
+    for (uint32_t slot = 0; slot < endpoint->info.capacity; slot++) {
         free_peer(ivc_endpoint_peer(endpoint, slot));
     }
     for (struct ivc_peer *peer = endpoint->gone; peer; peer = next) {
@@ -230,10 +251,12 @@ void ivc_endpoint_free(struct ivc_endpoint *endpoint)
 {
     if (!endpoint)
         return;
-    if (endpoint->peers && endpoint->receivers && endpoint->senders) {
+    ivc_wait_free(endpoint);
+    if (endpoint->network || (endpoint->peers && endpoint->receivers && endpoint->senders))
         linger(endpoint);
+    ivc_remote_close(endpoint);
+    if (endpoint->peers && endpoint->receivers && endpoint->senders)
         free_peers(endpoint);
-    }
     if (endpoint->region) {
         if (endpoint->pool.region)
             ivc_pool_forget(&endpoint->pool);

@@ -57,6 +57,10 @@ struct ivc_endpoint_options {
      * opening fails: all are reached, or another path is chosen for all. */
     uint32_t expected_peers;
     bool threads;               /* several threads will call */
+    /* Also open a network, so that peers of other regions and hosts are reached.  Then a process
+     * without any region is no error; `region` or IVC_REGION "none" asks for none. */
+    bool network;
+    const char *network_provider;   /* as IVC_NETWORK; NULL: the environment, then "tcp" */
     ivc_endpoint_packet_fn *on_packet;
     ivc_endpoint_gone_fn *on_gone;          /* may be NULL */
     ivc_endpoint_arrival_fn *on_arrival;    /* may be NULL */
@@ -76,20 +80,27 @@ void ivc_endpoint_free(struct ivc_endpoint *endpoint);
 
 /*
  * The address by which others reach this endpoint: bytes to pass to them by any means (PMIx modex,
- * MPI's address exchange, the region's own directory).  It names region (UUID, epoch), member slot
- * and generation, so that two jobs never meet, whatever their ids.
+ * MPI's address exchange, the region's own directory).  It names the endpoint (64 random bits), its
+ * region (UUID, epoch), member slot and generation, so that two jobs never meet, whatever their
+ * ids; and where its network is.  All addresses of one version have the same length.
  */
-enum { IVC_ADDRESS_MAX = 128 };
+enum { IVC_ADDRESS_LEN = 128 };
 struct ivc_address {
     uint32_t len;
-    uint8_t bytes[IVC_ADDRESS_MAX];
+    uint8_t bytes[IVC_ADDRESS_LEN];
 };
 void ivc_endpoint_address(const struct ivc_endpoint *endpoint, struct ivc_address *ret_address);
+/* Who an address is of; 0: not an address of our version. */
+uint64_t ivc_address_id(const struct ivc_address *address);
+/* One line for people: "client 3 in region UUID, slot 4, network tcp 10.0.0.1:5". */
+void ivc_address_describe(const struct ivc_address *address, char *ret_text, size_t size);
 
 /*
  * Makes a peer of an address.  Cheap: rings are made at the first send.  Connecting to our own
- * address works (a loop).  The same address again gives the same peer.
- * IVC_E_UNREACHABLE: another region or another host (use another path).  IVC_E_GONE: it left.
+ * address works (a loop).  The same address again gives the same peer.  The path is memory when the
+ * peer is a member of our region, else the network.
+ * IVC_E_UNREACHABLE: another region or another host and no network that leads there (the text says
+ * why).  IVC_E_GONE: it left.
  */
 int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address *address,
                          struct ivc_peer **ret_peer);
@@ -101,6 +112,17 @@ int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_
 /* A free place for the adapter's own pointer to what it knows about the peer. */
 void ivc_peer_set_arg(struct ivc_peer *peer, void *arg);
 void *ivc_peer_arg(const struct ivc_peer *peer);
+/* The same for message.c. */
+void ivc_peer_set_mailbox(struct ivc_peer *peer, void *mailbox);
+void *ivc_peer_mailbox(const struct ivc_peer *peer);
+
+/* Who the peer is: as ivc_address_id() of its address. */
+uint64_t ivc_peer_id(const struct ivc_peer *peer);
+bool ivc_peer_is_gone(const struct ivc_peer *peer);
+
+/* The path it is on now. */
+enum ivc_path { IVC_PATH_MEMORY, IVC_PATH_NETWORK };
+enum ivc_path ivc_peer_path(const struct ivc_peer *peer);
 
 /* The directory's entry of the peer. */
 uint32_t ivc_peer_client_id(const struct ivc_peer *peer);
@@ -128,12 +150,33 @@ struct ivc_buffer {
     void *data;
     uint32_t size;      /* bytes that may be written at data, >= the size asked for */
     uint32_t chunk;     /* the endpoint's */
+    struct ivc_network_buffer *network;     /* the endpoint's */
 };
 int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
                             struct ivc_buffer *ret_buffer);
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                              const struct ivc_buffer *buffer, size_t len);
 void ivc_endpoint_buffer_free(struct ivc_endpoint *endpoint, const struct ivc_buffer *buffer);
+
+/*
+ * Pulling: where the path can read the peer's memory, a large payload needs no buffers.  The sender
+ * exposes memory and tells `where` and `key` in a packet; the receiver pulls; then the sender is
+ * told by a packet and takes the exposure back.
+ */
+bool ivc_endpoint_can_pull(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer);
+struct ivc_exposure {
+    uint64_t where, key;
+    void *registration;     /* the path's */
+};
+int ivc_endpoint_expose(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *memory,
+                        size_t len, struct ivc_exposure *ret_exposure);
+void ivc_endpoint_unexpose(struct ivc_endpoint *endpoint, struct ivc_exposure *exposure);
+/* Called from progress: the bytes are in place, or IVC_E_GONE. */
+typedef void ivc_endpoint_pulled_fn(void *arg, int status);
+/* IVC_E_FULL: later; then, and when it is negative or IVC_E_GONE, `fn` is not called. */
+int ivc_endpoint_pull(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
+                      uint64_t key, const struct iovec *iov, unsigned n_iov,
+                      ivc_endpoint_pulled_fn *fn, void *arg);
 
 /* Moves everything that can move; calls the handlers.  Returns the number of packets delivered.
  * A call from inside a handler, or while another thread is in it, returns 0 at once. */
@@ -143,11 +186,36 @@ int ivc_endpoint_progress(struct ivc_endpoint *endpoint);
  * it was waiting for. */
 void ivc_endpoint_end_turn(struct ivc_endpoint *endpoint);
 
+/*
+ * Sleeping (wait.c).  Shared memory wakes nobody, so somebody has to look now and then: first often,
+ * then every millisecond.
+ * ivc_endpoint_wait(): returns 1 when progress has something to do, 0 after `timeout_ms` (-1: never),
+ * -EINTR.  `sending`: packets wait for room, so look for that as well.
+ * ivc_endpoint_fd(): a descriptor (the endpoint's, at most one) for poll(2); the first call starts a
+ * thread that looks while the descriptor is armed.  ivc_endpoint_arm() answers 0: armed, it becomes
+ * readable when progress has something to do; 1: there is something now, do not sleep.  The next
+ * ivc_endpoint_arm() makes it unreadable again.
+ */
+int ivc_endpoint_wait(struct ivc_endpoint *endpoint, int timeout_ms, bool sending);
+int ivc_endpoint_fd(struct ivc_endpoint *endpoint);
+int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending);
+
+/* Memory that other members can reach in place: where in the region `memory` lies (it may have been
+ * mapped by somebody else in this process: libivc's ivc_alloc, MPI's own mapping of the file).
+ * IVC_E_NOREGION when it does not lie in ours. */
+int ivc_endpoint_locate(struct ivc_endpoint *endpoint, const void *memory, size_t len,
+                        uint64_t *ret_handle);
+/* The reverse, for a peer on the memory path: its memory, readable and writable, valid while the
+ * endpoint lives.  -EBADMSG when such memory cannot be. */
+int ivc_endpoint_reach(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t handle,
+                       size_t len, void **ret_memory);
+
 /* Counters of a peer since connect, for statistics; read at any time. */
 struct ivc_peer_stats {
     uint64_t sent_packets, sent_bytes;          /* through memory */
     uint64_t received_packets, received_bytes;  /* through memory */
     uint64_t full;                              /* how often IVC_E_FULL was the answer */
+    uint64_t network_sent_bytes, network_received_bytes;
 };
 void ivc_peer_stats(const struct ivc_peer *peer, struct ivc_peer_stats *ret_stats);
 

@@ -5,15 +5,17 @@
 #include "channel/channel.h"
 #include "channel/pool.h"
 #include "endpoint/endpoint.h"
+#include "network/network.h"
 #include "region/region.h"
 
 #include <pthread.h>
 
-/* The path that a peer is on.  The states of SC'07's connection machine that exist without a
- * network path; SUSPENDING comes with live migration. */
+/* The path that a peer is on: the states of SC'07's connection machine; SUSPENDING comes with live
+ * migration. */
 enum ivc_peer_state {
     IVC_PEER_CONNECTED,     /* known, its memory reachable; no ring of ours yet */
     IVC_PEER_ACTIVE,        /* our ring exists */
+    IVC_PEER_NETWORK,       /* on the network path (the paper's CLOSED: no memory) */
     IVC_PEER_CLOSED,        /* gone: nothing is sent or received any more */
 };
 
@@ -27,7 +29,14 @@ struct ivc_peer {
     struct ivc_member member;
     struct ivc_peer_stats stats;
     void *arg;
+    void *mailbox;                  /* message.c's */
     struct ivc_peer *next_gone;     /* peers of slots that have new owners since */
+
+    /* On the network path; `member` holds what a greeting tells. */
+    struct ivc_route *route;        /* NULL: on the memory path */
+    uint32_t remote_sent, remote_received;  /* packets, greeting included */
+    bool greeted;                   /* we have sent the greeting */
+    struct ivc_peer *next_remote;   /* in its bucket */
 };
 
 enum {
@@ -36,6 +45,8 @@ enum {
     IVC_HOT_MAX = 8,            /* rings looked at in every turn */
     IVC_TURN_BUDGET = 32,       /* packets of one peer in one turn: others wait */
     IVC_CHORES_EVERY = 64,      /* turns; a power of two */
+    IVC_REMOTE_BUCKETS = 1024,  /* of the hash of peers on the network path */
+    IVC_REMOTE_IOV_MAX = 16,
     IVC_COOL_TURNS = 16384,     /* turns without a packet until a hot ring is looked at no more */
 };
 
@@ -48,13 +59,23 @@ struct ivc_endpoint {
     const ivc_atomic_u64 *ready_summary;
     uint64_t turn;
     bool end_turn;                  /* a handler asked for it */
+    struct ivc_peer *cooled[IVC_HOT_MAX];   /* those that were hot before the last sleep */
+    uint32_t n_cooled;
+    struct ivc_network *network;    /* NULL: none */
+    bool network_busy;              /* the last look at it found something */
+    uint64_t network_due;           /* ivc_cycles() of the next look */
+    uint32_t n_remotes;             /* peers on the network path, ever */
     ivc_endpoint_packet_fn *on_packet;
     void *arg;
     atomic_flag polling;            /* held by whoever is in progress */
 
     pthread_mutex_t send_lock;      /* tx sides, pool, creation of peers */
     struct ivc_pool pool;
-    struct ivc_region *region;
+    struct ivc_region *region;      /* NULL: none, all peers are on the network */
+    struct ivc_peer *remotes[IVC_REMOTE_BUCKETS];   /* by id; under send_lock */
+    struct ivc_watcher *watcher;    /* wait.c: who looks while others sleep */
+    uint64_t id, magic_id;
+    uint32_t client_id;
     struct ivc_share *reserve;      /* for rings of the last resort; under send_lock */
     uint32_t n_reserve;
     uint32_t ring_size, segment_size, eager_max;
@@ -73,6 +94,7 @@ struct ivc_endpoint {
     struct ivc_region_info info;    /* as it was when we joined */
     char description[384];
     char warning[512];
+    char no_network[256];           /* why there is none, when one was asked for */
 };
 
 static inline void ivc_endpoint_lock(struct ivc_endpoint *endpoint)
@@ -113,5 +135,15 @@ void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Ends the slot's peer if its process is gone: a new one may be there.  Takes `polling`, if it can. */
 void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot);
 void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Looks at all rings through their doorbells from now on: nothing is watched.  True when there is
+ * something in one already, or somebody else is polling. */
+bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint);
+/* The same for the rings that this made unwatched, a moment later. */
+bool ivc_poll_any_ready(struct ivc_endpoint *endpoint);
+/* Whether a doorbell was rung, or there is news of peers; free of every lock. */
+bool ivc_poll_is_due(const struct ivc_endpoint *endpoint);
+
+/* wait.c */
+void ivc_wait_free(struct ivc_endpoint *endpoint);
 
 #endif

@@ -1,307 +1,384 @@
-/* Messages over packets: see message.h. */
-#include "endpoint/message.h"
-
+/*
+ * Mailbox, and the short way of messages: whole ones, which are one packet.  See message.h, and
+ * message-internal.h for the others.
+ *
+ * The short way keeps nothing: no memory is taken and no list looked at, on either side.
+ */
+#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
+#include "endpoint/message-internal.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* What precedes the adapter's header in IVC_TAG_MESSAGE and IVC_TAG_MESSAGE_FIRST. */
-struct prefix {
-    uint64_t len;
-    uint32_t header_len;
-    uint32_t reserved;
-};
-
-/* A message under way to a peer.  The queue of each peer is in the order of sending. */
-struct train {
-    struct train *next;
-    struct ivc_peer *peer;
-    struct prefix prefix;
-    char header[IVC_MESSAGE_HEADER_MAX];
-    const char *payload;
-    size_t sent;
-    bool started;
-    ivc_message_sent_fn *on_sent;
-    void *arg;
-};
-
-/* A message that arrives in several packets: one per peer at a time. */
-struct arrival {
-    struct arrival *next;
-    struct ivc_peer *peer;
-    struct ivc_message message;
-    size_t received;
-};
-
-struct ivc_mailbox {
-    struct ivc_endpoint *endpoint;
-    ivc_message_start_fn *on_start;
-    ivc_message_done_fn *on_done;
-    void *arg;
-    struct train *trains, **trains_end;     /* of all peers, in the order of sending */
-    struct arrival *arrivals;
-    bool pushing;
-};
+enum { OFFER_SIZE_DEFAULT = 64 << 10 };
 
 int ivc_mailbox_new(struct ivc_endpoint *endpoint, ivc_message_start_fn *on_start,
                     ivc_message_done_fn *on_done, void *arg, struct ivc_mailbox **ret_mailbox)
 {
-    struct ivc_mailbox *mailbox = calloc(1, sizeof *mailbox);
+    uint64_t offer_size = OFFER_SIZE_DEFAULT;
+    int r = ivc_env_size("IVC_OFFER_SIZE", 0, IVC_TRAIN_MAX, &offer_size);
+    struct ivc_mailbox *mailbox;
 
+    if (r < 0)
+        return r;
+    mailbox = calloc(1, sizeof *mailbox);
     if (!mailbox)
         return ivc_error_set(-ENOMEM, "mailbox: out of memory");
     mailbox->endpoint = endpoint;
+    mailbox->eager_max = ivc_endpoint_eager_max(endpoint);
+    mailbox->packet_max = ivc_endpoint_packet_max(endpoint);
+    mailbox->offer_size = offer_size;
     mailbox->on_start = on_start;
     mailbox->on_done = on_done;
     mailbox->arg = arg;
-    mailbox->trains_end = &mailbox->trains;
+    ivc_list_init(&mailbox->busy);
+    ivc_list_init(&mailbox->boxes);
+    ivc_list_init(&mailbox->orphans);
     *ret_mailbox = mailbox;
     return 0;
 }
 
+static void free_box(struct ivc_box *box)
+{
+    ivc_peer_set_mailbox(box->peer, NULL);
+    ivc_list_remove(&box->link);
+    ivc_list_remove(&box->busy);
+    free(box);
+}
+
 void ivc_mailbox_free(struct ivc_mailbox *mailbox)
 {
-    struct train *train;
-    struct arrival *arrival;
-
     if (!mailbox)
         return;
-    while ((train = mailbox->trains)) {
-        mailbox->trains = train->next;
-        free(train);
+    while (!ivc_list_is_empty(&mailbox->boxes)) {
+        struct ivc_box *box = IVC_MEMBER_OF(struct ivc_box, link, mailbox->boxes.next);
+
+        ivc_outgoing_free(box);
+        ivc_arrivals_free(&box->controls);
+        ivc_arrivals_free(&box->arrivals);
+        free_box(box);
     }
-    while ((arrival = mailbox->arrivals)) {
-        mailbox->arrivals = arrival->next;
-        free(arrival);
-    }
+    ivc_arrivals_free(&mailbox->orphans);
+    free(mailbox->outgoing_ids.places);
+    free(mailbox->arrival_ids.places);
     free(mailbox);
 }
 
-static size_t prefix_bytes(const struct train *train)
+static struct ivc_box *new_box(struct ivc_mailbox *mailbox, struct ivc_peer *peer)
 {
-    return sizeof train->prefix + train->prefix.header_len;
+    struct ivc_box *box = calloc(1, sizeof *box);
+
+    if (!box)
+        return NULL;
+    box->mailbox = mailbox;
+    box->peer = peer;
+    box->turn = mailbox->turn;      /* made in on_sent: it is for the next turn */
+    ivc_list_init(&box->link);
+    ivc_list_init(&box->busy);
+    ivc_list_init(&box->starts);
+    ivc_list_init(&box->offered);
+    ivc_list_init(&box->data);
+    ivc_list_init(&box->controls);
+    ivc_list_init(&box->arrivals);
+    ivc_list_move(&box->link, &mailbox->boxes);
+    ivc_peer_set_mailbox(peer, box);
+    return box;
 }
 
-/* The whole message in one packet, when it is that short. */
-static int send_whole(struct ivc_mailbox *mailbox, struct train *train)
+struct ivc_box *ivc_box_hold(struct ivc_mailbox *mailbox, struct ivc_peer *peer)
 {
-    struct iovec iov[3] = {
-        { &train->prefix, sizeof train->prefix },
-        { train->header, train->prefix.header_len },
-        { (void *)train->payload, train->prefix.len },
-    };
-    int r = ivc_endpoint_send(mailbox->endpoint, train->peer, IVC_TAG_MESSAGE, iov, 3);
+    struct ivc_box *box = ivc_peer_mailbox(peer);
 
-    if (r == 0) {
-        train->started = true;
-        train->sent = train->prefix.len;
-    }
-    return r;
+    if (!box)
+        box = new_box(mailbox, peer);
+    if (box)
+        box->holds++;
+    return box;
 }
 
-/* The next packet of a train: a buffer filled from the payload. */
-static int send_part(struct ivc_mailbox *mailbox, struct train *train)
+/* Whether something of the box is still to be pushed. */
+static bool has_to_push(const struct ivc_box *box)
 {
-    size_t room = ivc_endpoint_packet_max(mailbox->endpoint);
-    size_t before = train->started ? 0 : prefix_bytes(train);
-    size_t n = IVC_MIN(train->prefix.len - train->sent, room - before);
+    return !ivc_list_is_empty(&box->starts) || !ivc_list_is_empty(&box->data)
+        || !ivc_list_is_empty(&box->controls);
+}
+
+void ivc_box_release(struct ivc_box *box)
+{
+    if (--box->holds > 0 || has_to_push(box))
+        return;
+    ivc_list_remove(&box->busy);
+    if (!box->in_train && ivc_list_is_empty(&box->offered) && ivc_list_is_empty(&box->arrivals))
+        free_box(box);
+}
+
+void ivc_box_set_busy(struct ivc_box *box)
+{
+    if (ivc_list_is_empty(&box->busy))
+        ivc_list_move(&box->busy, &box->mailbox->busy);
+}
+
+size_t ivc_mailbox_offer_size(const struct ivc_mailbox *mailbox)
+{
+    return mailbox->offer_size;
+}
+
+size_t ivc_mailbox_whole_max(const struct ivc_mailbox *mailbox, uint32_t header_len)
+{
+    return mailbox->packet_max - header_len;
+}
+
+/* More than is sent at once, so through a buffer of the path's. */
+static __attribute__((noinline))
+int send_by_buffer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t tag,
+                   const struct iovec *parts, unsigned n_parts, size_t len)
+{
     struct ivc_buffer buffer;
-    int r = ivc_endpoint_buffer_get(mailbox->endpoint, train->peer, before + n, &buffer);
+    char *to;
+    int r = len > mailbox->packet_max
+        ? IVC_E_FULL : ivc_endpoint_buffer_get(mailbox->endpoint, peer, len, &buffer);
 
     if (r != 0)
         return r;
-    if (!train->started) {
-        memcpy(buffer.data, &train->prefix, sizeof train->prefix);
-        memcpy((char *)buffer.data + sizeof train->prefix, train->header, train->prefix.header_len);
+    to = buffer.data;
+    for (unsigned i = 0; i < n_parts; i++) {
+        memcpy(to, parts[i].iov_base, parts[i].iov_len);
+        to += parts[i].iov_len;
     }
-    memcpy((char *)buffer.data + before, train->payload + train->sent, n);
-    r = ivc_endpoint_send_buffer(mailbox->endpoint, train->peer,
-                                 train->started ? IVC_TAG_MESSAGE_MORE : IVC_TAG_MESSAGE_FIRST,
-                                 &buffer, before + n);
-    if (r != 0) {
+    r = ivc_endpoint_send_buffer(mailbox->endpoint, peer, tag, &buffer, len);
+    if (r != 0)
         ivc_endpoint_buffer_free(mailbox->endpoint, &buffer);
-        return r;
-    }
-    train->started = true;
-    train->sent += n;
-    return 0;
-}
-
-/* Pushes one train as far as it goes: 0 when it is through. */
-static int push(struct ivc_mailbox *mailbox, struct train *train)
-{
-    int r = 0;
-
-    if (!train->started
-        && prefix_bytes(train) + train->prefix.len <= ivc_endpoint_eager_max(mailbox->endpoint))
-        return send_whole(mailbox, train);
-    while (r == 0 && (!train->started || train->sent < train->prefix.len))
-        r = send_part(mailbox, train);
     return r;
 }
 
-static bool earlier_train_to(const struct ivc_mailbox *mailbox, const struct train *train)
+inline int ivc_mailbox_send_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t tag,
+                                   const struct iovec *parts, unsigned n_parts, size_t len)
 {
-    for (const struct train *t = mailbox->trains; t && t != train; t = t->next)
-        if (t->peer == train->peer)
-            return true;
-    return false;
+    if (__builtin_expect(len <= mailbox->eager_max, 1))
+        return ivc_endpoint_send(mailbox->endpoint, peer, tag, parts, n_parts);
+    return send_by_buffer(mailbox, peer, tag, parts, n_parts, len);
 }
 
-static void finish_train(struct train *train, int status)
+/* Earlier messages to the peer have not started: a later one must not overtake them. */
+static inline bool must_queue(const struct ivc_peer *peer)
 {
-    ivc_message_sent_fn *on_sent = train->on_sent;
-    void *arg = train->arg;
+    const struct ivc_box *box = ivc_peer_mailbox(peer);
 
-    free(train);
-    if (on_sent)
-        on_sent(arg, status);
+    return __builtin_expect(box != NULL, 0) && !ivc_list_is_empty(&box->starts);
 }
 
-static void push_all(struct ivc_mailbox *mailbox)
+int ivc_mailbox_try_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
+                         const struct iovec *iov, unsigned n_iov)
 {
-    struct train **at = &mailbox->trains;
+    size_t len = *(const uint8_t *)header;
+    struct iovec parts[1 + IVC_MESSAGE_IOV_MAX];
 
-    if (mailbox->pushing)
-        return;     /* called by on_sent: the loop below comes to what was added */
+    if (must_queue(peer) || n_iov > IVC_MESSAGE_IOV_MAX)
+        return IVC_E_FULL;
+    parts[0] = (struct iovec){ (void *)header, len };
+    for (unsigned i = 0; i < n_iov; i++) {
+        parts[1 + i] = iov[i];
+        len += iov[i].iov_len;
+    }
+    return ivc_mailbox_send_packet(mailbox, peer, TAG_MESSAGE, parts, 1 + n_iov, len);
+}
+
+void ivc_mailbox_tell_sent(struct ivc_mailbox *mailbox, ivc_message_sent_fn *on_sent, void *arg,
+                           int status)
+{
+    bool outer = mailbox->pushing;
+
+    if (!on_sent)
+        return;
     mailbox->pushing = true;
-    while (*at) {
-        struct train *train = *at;
-        int r = earlier_train_to(mailbox, train) ? IVC_E_FULL : push(mailbox, train);
+    on_sent(arg, status);
+    mailbox->pushing = outer;
+}
 
-        if (r == IVC_E_FULL) {
-            at = &train->next;
-            continue;
-        }
-        *at = train->next;
-        if (mailbox->trains_end == &train->next)
-            mailbox->trains_end = at;
-        finish_train(train, r);
+bool ivc_packet_read(const struct ivc_packet *packet, size_t at, void *to, size_t n)
+{
+    size_t of_head = at < packet->head_len ? IVC_MIN(n, packet->head_len - at) : 0;
+
+    if (at + n > ivc_packet_len(packet))
+        return false;
+    memcpy(to, (const char *)packet->head + at, of_head);
+    if (n > of_head)
+        memcpy((char *)to + of_head, (const char *)packet->body + (at + of_head - packet->head_len),
+               n - of_head);
+    return true;
+}
+
+const uint8_t *ivc_packet_header(const struct ivc_packet *packet, size_t at,
+                                 uint8_t own[IVC_MESSAGE_HEADER_MAX])
+{
+    const uint8_t *header = (const uint8_t *)packet->head + at;
+    size_t len = ivc_packet_len(packet), most;
+
+    if (at >= len)
+        return NULL;
+    most = IVC_MIN(len - at, IVC_MESSAGE_HEADER_MAX);
+    if (at >= packet->head_len || at + *header > packet->head_len) {
+        ivc_packet_read(packet, at, own, most);
+        header = own;
     }
-    mailbox->pushing = false;
+    return *header > 0 && *header <= most ? header : NULL;
 }
 
-int ivc_mailbox_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
-                     uint32_t header_len, const void *payload, size_t len,
-                     ivc_message_sent_fn *on_sent, void *sent_arg)
+size_t ivc_message_trim(struct ivc_message *message)
 {
-    struct train *train;
+    size_t left = message->len;
 
-    if (header_len > IVC_MESSAGE_HEADER_MAX)
-        return ivc_error_set(-EINVAL, "message header of %u bytes: at most %d", header_len,
-                             IVC_MESSAGE_HEADER_MAX);
-    train = calloc(1, sizeof *train);
-    if (!train)
-        return ivc_error_set(-ENOMEM, "message: out of memory");
-    train->peer = peer;
-    train->prefix = (struct prefix){ .len = len, .header_len = header_len };
-    memcpy(train->header, header, header_len);
-    train->payload = payload;
-    train->on_sent = on_sent;
-    train->arg = sent_arg;
-    *mailbox->trains_end = train;
-    mailbox->trains_end = &train->next;
-    push_all(mailbox);
-    return 0;
+    for (unsigned i = 0; i < message->n_iov; i++) {
+        message->iov[i].iov_len = IVC_MIN(message->iov[i].iov_len, left);
+        left -= message->iov[i].iov_len;
+    }
+    return message->len - left;
 }
 
-static struct arrival **find_arrival(struct ivc_mailbox *mailbox, const struct ivc_peer *peer)
+/* Copies up to landing->room bytes to where the cursor stands. */
+static void scatter(const struct ivc_message *message, struct ivc_landing *landing,
+                    const char *from, size_t len)
 {
-    struct arrival **at = &mailbox->arrivals;
+    struct ivc_cursor *cursor = &landing->cursor;
 
-    while (*at && (*at)->peer != peer)
-        at = &(*at)->next;
-    return at;
-}
+    len = IVC_MIN(len, landing->room);
+    landing->room -= len;
+    while (len > 0) {
+        const struct iovec *to = &message->iov[cursor->i];
+        size_t n = IVC_MIN(len, to->iov_len - cursor->at);
 
-/* Puts what the packet holds behind its first `skip` bytes where the message is to land. */
-static void land(struct arrival *arrival, const struct ivc_packet *packet, uint32_t skip)
-{
-    const struct iovec parts[2] = {
-        { (char *)packet->head + IVC_MIN(skip, packet->head_len),
-          packet->head_len - IVC_MIN(skip, packet->head_len) },
-        { (void *)packet->body, packet->body_len },
-    };
-
-    for (unsigned i = 0; i < 2; i++) {
-        size_t room = arrival->message.capacity > arrival->received
-                      ? arrival->message.capacity - arrival->received : 0;
-
-        if (parts[i].iov_len > 0 && arrival->message.buffer)
-            memcpy((char *)arrival->message.buffer + arrival->received, parts[i].iov_base,
-                   IVC_MIN(parts[i].iov_len, room));
-        arrival->received += parts[i].iov_len;
+        memcpy((char *)to->iov_base + cursor->at, from, n);
+        from += n;
+        len -= n;
+        cursor->at += n;
+        if (cursor->at == to->iov_len)
+            *cursor = (struct ivc_cursor){ cursor->i + 1, 0 };
     }
 }
 
-static void finish_arrival(struct ivc_mailbox *mailbox, struct arrival *arrival, int status)
+void ivc_message_land(const struct ivc_message *message, struct ivc_landing *landing,
+                      const struct ivc_packet *packet, size_t skip)
 {
-    *find_arrival(mailbox, arrival->peer) = arrival->next;
-    mailbox->on_done(mailbox->arg, &arrival->message, status);
-    free(arrival);
+    size_t of_head = IVC_MIN(skip, packet->head_len), of_body = skip - of_head;
+
+    scatter(message, landing, (const char *)packet->head + of_head, packet->head_len - of_head);
+    if (packet->body_len > of_body)
+        scatter(message, landing, (const char *)packet->body + of_body, packet->body_len - of_body);
+    landing->left -= IVC_MIN(landing->left, ivc_packet_len(packet) - skip);
 }
 
-/* Prefix and header lie in the packet's head, which is private; a sender that puts less there, or
- * starts a message within another, is broken and its packet is dropped. */
-static void start(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
-                  const struct ivc_packet *packet)
+static __attribute__((noinline)) void land_whole(struct ivc_message *message)
 {
-    struct prefix prefix;
-    struct arrival *arrival;
+    struct ivc_landing landing = { .room = ivc_message_trim(message), .left = message->len };
 
-    if (packet->head_len < sizeof prefix || *find_arrival(mailbox, peer))
+    ivc_message_land(message, &landing, message->packet, message->packet_skip);
+}
+
+static inline void receive_whole(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
+                                 const struct ivc_packet *packet)
+{
+    uint8_t own[IVC_MESSAGE_HEADER_MAX];
+    const uint8_t *header = ivc_packet_header(packet, 0, own);
+    struct ivc_message message;     /* not set as a whole: iov is long and mostly unused */
+
+    if (__builtin_expect(!header, 0))
         return;
-    memcpy(&prefix, packet->head, sizeof prefix);
-    if (prefix.header_len > packet->head_len - sizeof prefix)
-        return;
-    arrival = calloc(1, sizeof *arrival);
-    if (!arrival)
-        return;
-    arrival->peer = peer;
-    arrival->message = (struct ivc_message){
-        .peer = peer,
-        .header = (const char *)packet->head + sizeof prefix,
-        .header_len = prefix.header_len,
-        .len = prefix.len,
-    };
-    mailbox->on_start(mailbox->arg, &arrival->message);
-    arrival->message.header = NULL;
-    arrival->next = mailbox->arrivals;
-    mailbox->arrivals = arrival;
-    land(arrival, packet, (uint32_t)sizeof prefix + prefix.header_len);
+    message.peer = peer;
+    message.header = header;
+    message.header_len = *header;
+    message.len = ivc_packet_len(packet) - *header;
+    message.packet = packet;
+    message.packet_skip = *header;
+    message.offer = NULL;
+    message.n_iov = 0;
+    message.later = false;
+    message.arg = NULL;
+    mailbox->on_start(mailbox->arg, &message);
+    if (message.n_iov == 1 && packet->body_len == 0)
+        ivc_copy_short(message.iov[0].iov_base, (const char *)packet->head + message.packet_skip,
+                       IVC_MIN(message.len, message.iov[0].iov_len));
+    else if (message.n_iov > 0)
+        land_whole(&message);
+    mailbox->on_done(mailbox->arg, &message, 0);
 }
 
 void ivc_mailbox_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                         const struct ivc_packet *packet)
 {
-    struct arrival *arrival;
-
-    if (packet->tag == IVC_TAG_MESSAGE_MORE) {
-        arrival = *find_arrival(mailbox, peer);
-        if (arrival)
-            land(arrival, packet, 0);
-    } else {
-        start(mailbox, peer, packet);
-        arrival = *find_arrival(mailbox, peer);
+    if (__builtin_expect(packet->tag == TAG_MESSAGE, 1)) {
+        receive_whole(mailbox, peer, packet);
+        return;
     }
-    if (arrival && arrival->received >= arrival->message.len)
-        finish_arrival(mailbox, arrival, 0);
+    switch (packet->tag) {
+    case TAG_TRAIN:
+        ivc_train_start(mailbox, peer, packet);
+        break;
+    case TAG_MORE:
+        ivc_train_more(mailbox, peer, packet);
+        break;
+    case TAG_OFFER:
+    case TAG_EXPOSED:
+        ivc_arrival_start(mailbox, peer, packet);
+        break;
+    case TAG_ACCEPT:
+        ivc_outgoing_accepted(mailbox, peer, packet);
+        break;
+    case TAG_DONE:
+        ivc_outgoing_pulled(mailbox, peer, packet);
+        break;
+    case TAG_DATA:
+        ivc_arrival_data(mailbox, peer, packet);
+        break;
+    case TAG_DATA_MORE:
+        ivc_arrival_more(mailbox, peer, packet);
+        break;
+    }
 }
 
 void ivc_mailbox_gone(struct ivc_mailbox *mailbox, struct ivc_peer *peer)
 {
-    struct arrival *arrival = *find_arrival(mailbox, peer);
+    struct ivc_box *box = ivc_peer_mailbox(peer);
 
-    if (arrival)
-        finish_arrival(mailbox, arrival, IVC_E_GONE);
-    push_all(mailbox);      /* trains to the peer are refused with IVC_E_GONE */
+    (void)mailbox;
+    if (!box)
+        return;
+    box->holds++;
+    ivc_arrivals_gone(box);
+    ivc_outgoing_gone(box);
+    ivc_box_release(box);
+}
+
+void ivc_mailbox_push(struct ivc_mailbox *mailbox)
+{
+    if (mailbox->pushing)
+        return;
+    mailbox->pushing = true;
+    mailbox->turn++;
+    while (!ivc_list_is_empty(&mailbox->busy)) {
+        struct ivc_box *box = IVC_MEMBER_OF(struct ivc_box, busy, mailbox->busy.next);
+
+        if (box->turn == mailbox->turn)
+            break;      /* once round: those behind it had their turn, or are new */
+        box->turn = mailbox->turn;
+        ivc_list_move(&box->busy, &mailbox->busy);
+        box->holds++;
+        ivc_arrivals_push(box);
+        ivc_outgoing_push(box);
+        ivc_box_release(box);
+    }
+    mailbox->pushing = false;
+}
+
+bool ivc_mailbox_busy(const struct ivc_mailbox *mailbox)
+{
+    return !ivc_list_is_empty(&mailbox->busy);
 }
 
 int ivc_mailbox_progress(struct ivc_mailbox *mailbox)
 {
-    if (mailbox->trains)
-        push_all(mailbox);
+    if (__builtin_expect(ivc_mailbox_busy(mailbox), 0))
+        ivc_mailbox_push(mailbox);
     return ivc_endpoint_progress(mailbox->endpoint);
 }

@@ -1,40 +1,59 @@
 /*
  * Messages of any length over packets.
  *
- * A message is a header of up to IVC_MESSAGE_HEADER_MAX bytes (the adapter's) and a payload of any
- * length.  Short ones are one packet.  Long ones travel as a train of packets: the sender copies
- * into shared buffers while the receiver copies out of earlier ones, so the two copies overlap.
- * Messages to one peer arrive in the order in which they were sent; trains to one peer do not
- * interleave.  Uses the tags IVC_TAG_MESSAGE...; an adapter that uses messages keeps off those.
+ * A message is a header of up to IVC_MESSAGE_HEADER_MAX bytes (the adapter's; its first byte is its
+ * length) and a payload of any length.  How it travels is nobody's business above:
+ *
+ *   whole      one packet: header and payload, nothing else
+ *   train      packets that carry the payload in order, copied in and out at the same time
+ *   offer      a packet that announces the message; the payload moves when the receiver has said
+ *              where it goes: as a train, or pulled from the sender's memory where the path can
+ *
+ * Messages to one peer *start* at the receiver in the order in which they were sent.  They may end
+ * in another order: the payload of an offer travels beside later messages.
+ *
+ * Uses the packet tags IVC_TAG_MESSAGE...; an adapter that uses messages keeps off those.
+ * Threads: as the endpoint, but the calls here are made under one lock of the caller's.
  */
 #ifndef IVC_ENDPOINT_MESSAGE_H
 #define IVC_ENDPOINT_MESSAGE_H
 
 #include "endpoint/endpoint.h"
 
-enum { IVC_MESSAGE_HEADER_MAX = 24 };
+enum {
+    IVC_MESSAGE_HEADER_MAX = 64,
+    IVC_MESSAGE_IOV_MAX = 8,
+};
 
 enum {
-    IVC_TAG_MESSAGE = 250,      /* a whole message */
-    IVC_TAG_MESSAGE_FIRST,      /* the first packet of a train: header, total length, bytes */
-    IVC_TAG_MESSAGE_MORE,       /* the following ones: bytes */
+    IVC_TAG_MESSAGE = 240,      /* the first of the tags kept for messages, up to 249 */
 };
 
 struct ivc_mailbox;             /* sends and receives messages over one endpoint */
+struct ivc_arrival;             /* a message that was offered and waits for its place */
 
-/* A message that starts to arrive.  The handler chooses where it lands. */
+/* A message that starts to arrive.  on_start chooses where it lands. */
 struct ivc_message {
     struct ivc_peer *peer;
     const void *header;         /* private copy, gone when the handler returns */
     uint32_t header_len;
     size_t len;                 /* of the payload */
-    void *buffer;               /* set by on_start: where to put up to `capacity` bytes; or NULL */
-    size_t capacity;
+    /* A whole message: all of it, to be looked at in place (each byte once: the sender may still
+     * change those of `body`).  NULL and 0 for others. */
+    const struct ivc_packet *packet;
+    uint32_t packet_skip;       /* bytes of the packet before the payload */
+    struct ivc_arrival *offer;  /* the message is an offer: may be left for later, see below */
+    /* Set by on_start; n_iov 0: the payload is dropped. */
+    struct iovec iov[IVC_MESSAGE_IOV_MAX];
+    unsigned n_iov;
+    bool later;                 /* set by on_start, when `offer`: the place will be named later */
     void *arg;                  /* set by on_start: handed to on_done */
 };
 
 typedef void ivc_message_start_fn(void *arg, struct ivc_message *message);
-/* All bytes (or min(len, capacity) of them) are in place; status 0, or IVC_E_GONE half way. */
+/* All bytes (or as many as there was room for) are in place: status 0; or IVC_E_GONE half way.
+ * Called once per message that started, right after on_start when it was whole; for an offer that
+ * was left for later and whose sender went, with message->arg as on_start set it. */
 typedef void ivc_message_done_fn(void *arg, struct ivc_message *message, int status);
 /* The sender's buffer may be used again; status 0 or IVC_E_GONE. */
 typedef void ivc_message_sent_fn(void *arg, int status);
@@ -43,16 +62,45 @@ int ivc_mailbox_new(struct ivc_endpoint *endpoint, ivc_message_start_fn *on_star
                     ivc_message_done_fn *on_done, void *arg, struct ivc_mailbox **ret_mailbox);
 void ivc_mailbox_free(struct ivc_mailbox *mailbox);
 
-/* To be called by the endpoint's handlers for the three tags, and when a peer is gone. */
+/* To be called by the endpoint's handlers for packets with those tags, and when a peer is gone. */
+static inline bool ivc_mailbox_is_tag(uint8_t tag)
+{
+    return tag >= IVC_TAG_MESSAGE && tag < IVC_TAG_MESSAGE + 10;
+}
 void ivc_mailbox_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                         const struct ivc_packet *packet);
 void ivc_mailbox_gone(struct ivc_mailbox *mailbox, struct ivc_peer *peer);
 
-/* Starts a message.  The payload must stay as it is until `on_sent` is called (perhaps before this
- * returns).  Negative errno when it could not be queued. */
+/* Payloads up to this length are trains at once, longer ones are offered.  IVC_OFFER_SIZE sets
+ * it; the default was measured. */
+size_t ivc_mailbox_offer_size(const struct ivc_mailbox *mailbox);
+/* The longest payload that, with that header, is one packet. */
+size_t ivc_mailbox_whole_max(const struct ivc_mailbox *mailbox, uint32_t header_len);
+
+/*
+ * Sends a message if it can go at once as one packet: no queue, no memory, no callback; the bytes
+ * are copied.  IVC_E_FULL: it cannot now (no room, earlier messages to this peer wait, too long).
+ * IVC_E_GONE.
+ */
+int ivc_mailbox_try_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
+                         const struct iovec *iov, unsigned n_iov);
+
+/*
+ * Starts a message of any length.  The payload must stay as it is until `on_sent` is called: once,
+ * perhaps before this returns.  Negative errno when it could not be queued.  `on_sent` of an offer
+ * says that the receiver has all it wants of it.
+ */
 int ivc_mailbox_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
-                     uint32_t header_len, const void *payload, size_t len,
-                     ivc_message_sent_fn *on_sent, void *sent_arg);
+                     const struct iovec *iov, unsigned n_iov, ivc_message_sent_fn *on_sent,
+                     void *sent_arg);
+
+/* Names the place of an offer that was left for later (n_iov 0: drop it); on_done follows, never
+ * before this returns.  `arg` replaces message->arg. */
+void ivc_mailbox_accept(struct ivc_mailbox *mailbox, struct ivc_arrival *offer,
+                        const struct iovec *iov, unsigned n_iov, void *arg);
+
+/* Whether messages wait to be pushed on: then progress must go on being called. */
+bool ivc_mailbox_busy(const struct ivc_mailbox *mailbox);
 
 /* Pushes trains on and calls ivc_endpoint_progress(). */
 int ivc_mailbox_progress(struct ivc_mailbox *mailbox);

@@ -2,60 +2,11 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "channel/link.h"
-#include "endpoint/internal.h"
+#include "endpoint/address.h"
+#include "endpoint/remote.h"
 
 #include <errno.h>
 #include <string.h>
-
-/* What an address says.  Copied byte by byte: it travels through other machines. */
-struct address {
-    uint32_t version;
-    uint32_t slot;
-    uint32_t generation;
-    uint32_t client_id;
-    uint64_t epoch;
-    char uuid[40];
-};
-enum { ADDRESS_VERSION = 1 };
-_Static_assert(sizeof(struct address) == 64 && sizeof(struct address) <= IVC_ADDRESS_MAX,
-               "fits an address");
-
-void ivc_endpoint_address(const struct ivc_endpoint *endpoint, struct ivc_address *ret_address)
-{
-    const struct ivc_member *self = ivc_region_self(endpoint->region);
-    struct address address = {
-        .version = ADDRESS_VERSION,
-        .slot = self->slot,
-        .generation = self->generation,
-        .client_id = self->client_id,
-    };
-
-    address.epoch = endpoint->info.epoch;
-    memcpy(address.uuid, endpoint->info.uuid, sizeof endpoint->info.uuid);
-    memset(ret_address, 0, sizeof *ret_address);
-    ret_address->len = sizeof address;
-    memcpy(ret_address->bytes, &address, sizeof address);
-}
-
-static int read_address(const struct ivc_endpoint *endpoint, const struct ivc_address *bytes,
-                        struct address *ret_address)
-{
-    struct address address;
-
-    if (bytes->len != sizeof address)
-        return ivc_error_set(IVC_E_UNREACHABLE, "address of %u bytes: made by another version of ivc",
-                             bytes->len);
-    memcpy(&address, bytes->bytes, sizeof address);
-    if (address.version != ADDRESS_VERSION)
-        return ivc_error_set(IVC_E_UNREACHABLE, "address of version %u: made by another version of "
-                             "ivc", address.version);
-    if (strncmp(address.uuid, endpoint->info.uuid, sizeof address.uuid) != 0
-        || address.epoch != endpoint->info.epoch)
-        return ivc_error_set(IVC_E_UNREACHABLE, "peer %u is in region %.36s, we are in %s",
-                             address.client_id, address.uuid, endpoint->info.uuid);
-    *ret_address = address;
-    return 0;
-}
 
 /* A slot's former owner: its peer stays valid for the adapter until the endpoint is freed. */
 static void retire(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
@@ -120,19 +71,35 @@ int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_
     return r;
 }
 
-int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address *bytes,
+/* The member of our region that the address names, if it is still there. */
+static int connect_co_resident(struct ivc_endpoint *endpoint,
+                               const struct ivc_address_fields *fields, struct ivc_peer **ret_peer)
+{
+    struct ivc_member member;
+
+    if (ivc_region_member(endpoint->region, fields->slot, &member) != 0
+        || member.generation != fields->generation || member.endpoint_id != fields->id)
+        return ivc_error_set(IVC_E_GONE, "peer %u has left the region", fields->client_id);
+    return ivc_endpoint_connect_member(endpoint, &member, ret_peer);
+}
+
+int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address *address,
                          struct ivc_peer **ret_peer)
 {
-    struct address address = { 0 };
-    struct ivc_member member;
-    int r = read_address(endpoint, bytes, &address);
+    struct ivc_address_fields fields = { 0 };
+    struct ivc_peer *peer;
+    int r = ivc_address_read(address, &fields);
 
     if (r != 0)
         return r;
-    r = ivc_region_member(endpoint->region, address.slot, &member);
-    if (r != 0 || member.generation != address.generation)
-        return ivc_error_set(IVC_E_GONE, "peer %u has left the region", address.client_id);
-    return ivc_endpoint_connect_member(endpoint, &member, ret_peer);
+    if (ivc_address_is_co_resident(endpoint, &fields))
+        return connect_co_resident(endpoint, &fields, ret_peer);
+    ivc_endpoint_lock(endpoint);
+    r = ivc_remote_make(endpoint, &fields, &peer);
+    ivc_endpoint_unlock(endpoint);
+    if (r == 0)
+        *ret_peer = peer;
+    return r;
 }
 
 static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
@@ -186,7 +153,7 @@ void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const ch
     ivc_endpoint_lock(endpoint);
     closed = ivc_peer_state(peer) == IVC_PEER_CLOSED;
     ivc_store_relaxed(&peer->state, IVC_PEER_CLOSED);
-    if (!closed) {
+    if (!closed && !peer->route) {
         ivc_region_unwatch(endpoint->region, peer->member.slot);
         forget_sender(endpoint, peer);
         ivc_tx_close(&peer->tx);
@@ -194,9 +161,11 @@ void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const ch
     ivc_endpoint_unlock(endpoint);
     if (closed)
         return;
-    ivc_poll_forget(endpoint, peer);
-    if (!ivc_region_is_evicted(endpoint->region))   /* else the line is no longer ours */
-        ivc_link_close(endpoint->region, peer->member.slot);
+    if (!peer->route) {
+        ivc_poll_forget(endpoint, peer);
+        if (!ivc_region_is_evicted(endpoint->region))   /* else the line is no longer ours */
+            ivc_link_close(endpoint->region, peer->member.slot);
+    }
     if (endpoint->on_gone)
         endpoint->on_gone(endpoint->arg, peer, reason);
 }
@@ -209,6 +178,31 @@ void ivc_peer_set_arg(struct ivc_peer *peer, void *arg)
 void *ivc_peer_arg(const struct ivc_peer *peer)
 {
     return peer->arg;
+}
+
+void ivc_peer_set_mailbox(struct ivc_peer *peer, void *mailbox)
+{
+    peer->mailbox = mailbox;
+}
+
+void *ivc_peer_mailbox(const struct ivc_peer *peer)
+{
+    return peer->mailbox;
+}
+
+uint64_t ivc_peer_id(const struct ivc_peer *peer)
+{
+    return peer->member.endpoint_id;
+}
+
+bool ivc_peer_is_gone(const struct ivc_peer *peer)
+{
+    return ivc_peer_state(peer) == IVC_PEER_CLOSED;
+}
+
+enum ivc_path ivc_peer_path(const struct ivc_peer *peer)
+{
+    return peer->route ? IVC_PATH_NETWORK : IVC_PATH_MEMORY;
 }
 
 uint32_t ivc_peer_client_id(const struct ivc_peer *peer)

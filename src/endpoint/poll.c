@@ -6,7 +6,7 @@
  */
 #include "base/error.h"
 #include "base/util.h"
-#include "endpoint/internal.h"
+#include "endpoint/remote.h"
 
 static void cool(struct ivc_endpoint *endpoint, uint32_t i)
 {
@@ -213,6 +213,8 @@ static void look_for_the_gone(struct ivc_endpoint *endpoint)
 
 static int chores(struct ivc_endpoint *endpoint)
 {
+    if (!endpoint->region)
+        return 0;
     if (ivc_region_alarm(endpoint->region))
         look_for_the_gone(endpoint);
     cool_one(endpoint);
@@ -230,6 +232,8 @@ static int poll_turn(struct ivc_endpoint *endpoint)
     /* Relaxed: taken with acquire by ivc_region_take_ready(). */
     if (ivc_load_relaxed(endpoint->ready_summary) != 0)
         ivc_region_take_ready(endpoint->region, on_ready, endpoint);
+    if (endpoint->network)
+        n += ivc_remote_poll(endpoint);
     if (endpoint->turn % IVC_CHORES_EVERY == 0)
         n += chores(endpoint);
     return n;
@@ -279,4 +283,46 @@ int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
     n = poll_turn(endpoint);
     leave(endpoint);
     return n;
+}
+
+bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint)
+{
+    bool found = false;
+
+    if (!enter(endpoint))
+        return true;
+    for (uint32_t i = 0; i < endpoint->n_hot; i++)
+        found |= ivc_rx_is_ready(&endpoint->hot[i]->rx);
+    endpoint->n_cooled = 0;
+    while (!found && endpoint->n_hot > 0) {
+        endpoint->cooled[endpoint->n_cooled++] = endpoint->hot[endpoint->n_hot - 1];
+        cool(endpoint, endpoint->n_hot - 1);
+    }
+    leave(endpoint);
+    return found;
+}
+
+bool ivc_poll_any_ready(struct ivc_endpoint *endpoint)
+{
+    bool found = false;
+
+    if (!enter(endpoint))
+        return true;
+    for (uint32_t i = 0; i < endpoint->n_cooled; i++) {
+        struct ivc_peer *peer = endpoint->cooled[i];
+
+        if (peer->rx_open && ivc_rx_is_ready(&peer->rx)) {
+            found = true;
+            heat(endpoint, peer);   /* its bell may not have been rung */
+        }
+    }
+    leave(endpoint);
+    return found;
+}
+
+bool ivc_poll_is_due(const struct ivc_endpoint *endpoint)
+{
+    /* Relaxed: nothing is read on the strength of it; progress takes with acquire. */
+    return ivc_load_relaxed(endpoint->ready_summary) != 0
+           || (endpoint->region && ivc_region_alarm(endpoint->region));
 }

@@ -102,7 +102,8 @@ struct ivc_layout_member {
     uint8_t boot_id[16];        /* of its kernel: the identity of a running guest */
     ivc_atomic_u64 links;       /* offset of its link table */
     char host[64];
-    uint8_t reserved[64];
+    uint64_t endpoint_id;       /* random; who this is wherever it goes: part of its address */
+    uint8_t reserved[56];
     ivc_atomic_u64 heartbeat;   /* counts up while the process lives; a line of its own */
     uint8_t pad[56];
 };

@@ -105,6 +105,7 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
     member.magic_id = entry->magic_id;
     member.client_id = entry->client_id;
     member.pid = entry->pid;
+    member.endpoint_id = entry->endpoint_id;
     memcpy(member.host, entry->host, sizeof entry->host);
     memcpy(member.boot_id, entry->boot_id, sizeof member.boot_id);
     member.same_kernel = region->joined && ivc_member_same_kernel(region, entry);
@@ -214,9 +215,11 @@ static void fill_entry(struct ivc_region *region, uint64_t magic_id, uint32_t cl
     ivc_member_describe_self(entry);
     entry->magic_id = magic_id;
     entry->client_id = client_id;
+    entry->endpoint_id = ivc_random_id();
     region->self.magic_id = magic_id;
     region->self.client_id = client_id;
     region->self.pid = entry->pid;
+    region->self.endpoint_id = entry->endpoint_id;
     memcpy(region->self.host, entry->host, sizeof entry->host);
     memcpy(region->self.boot_id, entry->boot_id, sizeof entry->boot_id);
     region->self.same_kernel = true;

@@ -53,6 +53,7 @@ struct ivc_member {
     uint64_t magic_id;
     uint32_t client_id;
     uint32_t pid;
+    uint64_t endpoint_id;   /* random, not 0 */
     char host[65];
     uint8_t boot_id[16];
     bool same_kernel;       /* as ours: boot id and pid namespace agree */
@@ -114,6 +115,19 @@ void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share
 int ivc_region_map(struct ivc_region *region, uint32_t slot, uint64_t handle, uint64_t size,
                    const void **ret_memory);
 void ivc_region_unmap(struct ivc_region *region, uint32_t slot, const void *memory, uint64_t size);
+
+/*
+ * Memory that was mapped by whomever in this process (we need not have done it): the handle under
+ * which other members find it.  IVC_E_NOREGION: it does not lie, as one piece, in shared and
+ * writable mappings of this region's memory.  Reads a file of /proc: for registrations, not for
+ * messages; the answer holds for as long as the caller keeps the mapping.
+ */
+int ivc_region_locate(struct ivc_region *region, const void *memory, uint64_t size,
+                      uint64_t *ret_handle);
+/* The reverse: memory of the member `slot` that it named by such a handle, readable and writable.
+ * -EBADMSG when that cannot be. */
+int ivc_region_reach(struct ivc_region *region, uint32_t slot, uint64_t handle, uint64_t size,
+                     void **ret_memory);
 
 /* The line on which we tell `slot` what it must know, and its line for us (NULL: none yet). */
 struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t slot);

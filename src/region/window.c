@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 enum { LEASE_MS_DEFAULT = 10000 };
@@ -64,15 +63,6 @@ static void first_wins(ivc_atomic_u64 *word, uint64_t value)
     (void)ivc_cas(word, (uint64_t)0, value);
 }
 
-static uint64_t random_word(void)
-{
-    uint64_t value = 0;
-
-    if (getrandom(&value, sizeof value, 0) != sizeof value || value == 0)
-        value = ivc_now_ns() | 1;
-    return value;
-}
-
 /* FNV-1a (Fowler, Noll, Vo), 64 bits. */
 static uint64_t hash_of(const char *text)
 {
@@ -103,8 +93,8 @@ static void format(struct ivc_layout_header *header, uint64_t size)
 
     clock_gettime(CLOCK_REALTIME, &now);
     first_wins(&header->size, size);
-    first_wins(&header->uuid[0], random_word());
-    first_wins(&header->uuid[1], random_word());
+    first_wins(&header->uuid[0], ivc_random_id());
+    first_wins(&header->uuid[1], ivc_random_id());
     first_wins(&header->epoch, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
     /* Relaxed below: every formatter writes the same, and magic publishes it. */
     g = ivc_window_geometry(ivc_load_relaxed(&header->size));

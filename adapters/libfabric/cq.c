@@ -1,0 +1,426 @@
+/*
+ * Completion queues: a ring of completions, a list of errors between them, and the progress that
+ * reading makes.
+ *
+ * Invariant: an error is read before the completions that came after it, and blocks them until then
+ * (-FI_EAVAIL).  Nothing is ever lost for want of room: the ring grows.
+ */
+#include "internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+    FIRST_SIZE = 256,
+    SKIP_MAX = 8,           /* reads that are served from the ring between two that make progress */
+    SPIN_NS = 20000,        /* a blocking read looks that long before it sleeps */
+};
+
+struct ivc_fi_cq_error {
+    struct ivc_fi_cq_error *next;
+    uint32_t position;      /* tail of the ring when it came */
+    struct fi_cq_err_entry entry;
+};
+
+static struct ivc_fi_cq *of(struct fid_cq *fid)
+{
+    return container_of(fid, struct ivc_fi_cq, fid);
+}
+
+/* ---------------------------------------------------------------- putting */
+
+static bool grow(struct ivc_fi_cq *cq)
+{
+    struct ivc_fi_cq_slot *slots = malloc(2 * (size_t)cq->size * sizeof *slots);
+
+    if (!slots)
+        return false;
+    for (uint32_t i = cq->head; i != cq->tail; i++)
+        slots[i & (2 * cq->size - 1)] = cq->slots[i & (cq->size - 1)];
+    free(cq->slots);
+    cq->slots = slots;
+    cq->size *= 2;
+    return true;
+}
+
+void ivc_fi_cq_put(struct ivc_fi_cq *cq, const struct fi_cq_tagged_entry *entry, fi_addr_t source)
+{
+    struct ivc_fi_cq_slot *slot;
+
+    if (__builtin_expect(cq->tail - cq->head == cq->size, 0) && !grow(cq)) {
+        cq->overrun = true;
+        return;
+    }
+    slot = &cq->slots[cq->tail++ & (cq->size - 1)];
+    slot->entry = *entry;
+    slot->source = source;
+    if (__builtin_expect(cq->wait.armed, 0))
+        ivc_fi_wait_ring(&cq->wait);
+}
+
+void ivc_fi_cq_put_error(struct ivc_fi_cq *cq, const struct fi_cq_err_entry *entry)
+{
+    struct ivc_fi_cq_error *error = malloc(sizeof *error);
+
+    if (!error) {
+        cq->overrun = true;
+        return;
+    }
+    *error = (struct ivc_fi_cq_error){ .position = cq->tail, .entry = *entry };
+    *cq->errors_end = error;
+    cq->errors_end = &error->next;
+    if (cq->wait.armed)
+        ivc_fi_wait_ring(&cq->wait);
+}
+
+int ivc_fi_cq_add_ep(struct ivc_fi_cq *cq, struct ivc_fi_ep *ep)
+{
+    int r = ivc_fi_wait_add(&cq->wait, ep);
+
+    return r != 0 ? r : ivc_fi_eps_add(&cq->eps, &cq->n_eps, ep);
+}
+
+void ivc_fi_cq_remove_ep(struct ivc_fi_cq *cq, struct ivc_fi_ep *ep)
+{
+    if (ivc_fi_eps_remove(cq->eps, &cq->n_eps, ep))
+        ivc_fi_wait_remove(&cq->wait, ep);
+}
+
+/* ---------------------------------------------------------------- reading */
+
+static uint32_t readable(const struct ivc_fi_cq *cq)
+{
+    return (__builtin_expect(cq->errors != NULL, 0) ? cq->errors->position : cq->tail) - cq->head;
+}
+
+/* What the ring holds already is handed out first, but who reads one at a time must not keep his
+ * peers waiting for ever. */
+static inline void progress(struct ivc_fi_cq *cq, size_t count)
+{
+    if (count > 0 && readable(cq) >= count && cq->skipped++ < SKIP_MAX)
+        return;
+    cq->skipped = 0;
+    for (uint32_t i = 0; i < cq->n_eps; i++)
+        ivc_fi_ep_progress(cq->eps[i]);
+}
+
+#define COPY_ENTRIES(type, ...)                                                 \
+    do {                                                                        \
+        type *to = buf;                                                         \
+                                                                                \
+        for (uint32_t i = 0; i < n; i++) {                                      \
+            const struct fi_cq_tagged_entry *from =                             \
+                &cq->slots[(cq->head + i) & (cq->size - 1)].entry;              \
+                                                                                \
+            to[i] = (type){ __VA_ARGS__ };                                      \
+        }                                                                       \
+    } while (0)
+
+static void copy_entries(const struct ivc_fi_cq *cq, void *buf, uint32_t n)
+{
+    switch (cq->format) {
+    case FI_CQ_FORMAT_TAGGED:
+        COPY_ENTRIES(struct fi_cq_tagged_entry, from->op_context, from->flags, from->len, from->buf,
+                     from->data, from->tag);
+        break;
+    case FI_CQ_FORMAT_DATA:
+        COPY_ENTRIES(struct fi_cq_data_entry, from->op_context, from->flags, from->len, from->buf,
+                     from->data);
+        break;
+    case FI_CQ_FORMAT_MSG:
+        COPY_ENTRIES(struct fi_cq_msg_entry, from->op_context, from->flags, from->len);
+        break;
+    default:
+        COPY_ENTRIES(struct fi_cq_entry, from->op_context);
+        break;
+    }
+}
+
+static ssize_t nothing(const struct ivc_fi_cq *cq)
+{
+    if (cq->errors)
+        return -FI_EAVAIL;
+    return cq->overrun ? -FI_EOVERRUN : -FI_EAGAIN;
+}
+
+/* Locked, after progress. */
+static ssize_t take(struct ivc_fi_cq *cq, void *buf, size_t count, fi_addr_t *sources)
+{
+    uint32_t n = readable(cq);
+
+    if (n == 0)
+        return nothing(cq);
+    if (n > count)
+        n = (uint32_t)count;
+    copy_entries(cq, buf, n);
+    for (uint32_t i = 0; sources && i < n; i++)
+        sources[i] = cq->slots[(cq->head + i) & (cq->size - 1)].source;
+    cq->head += n;
+    return (ssize_t)n;
+}
+
+static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *sources)
+{
+    struct ivc_fi_cq *cq = of(fid);
+    ssize_t n;
+
+    ivc_fi_lock(cq->domain);
+    progress(cq, count);
+    n = take(cq, buf, count, sources);
+    ivc_fi_unlock(cq->domain);
+    return n;
+}
+
+static ssize_t cq_read(struct fid_cq *fid, void *buf, size_t count)
+{
+    return cq_readfrom(fid, buf, count, NULL);
+}
+
+/* No error of ours has data.  Applications of before 1.5 have no field for its size. */
+static void copy_error(const struct ivc_fi_cq *cq, struct fi_cq_err_entry *to,
+                       const struct fi_cq_err_entry *from)
+{
+    memcpy(to, from, offsetof(struct fi_cq_err_entry, err_data));
+    if (FI_VERSION_GE(cq->domain->fabric->fid.api_version, FI_VERSION(1, 5)))
+        to->err_data_size = 0;
+    else
+        to->err_data = NULL;
+}
+
+static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *entry, uint64_t flags)
+{
+    struct ivc_fi_cq *cq = of(fid);
+    struct ivc_fi_cq_error *error;
+
+    (void)flags;
+    ivc_fi_lock(cq->domain);
+    error = cq->errors;
+    if (error && error->position == cq->head) {
+        cq->errors = error->next;
+        if (!cq->errors)
+            cq->errors_end = &cq->errors;
+    } else {
+        error = NULL;
+    }
+    ivc_fi_unlock(cq->domain);
+    if (!error)
+        return -FI_EAGAIN;
+    copy_error(cq, entry, &error->entry);
+    free(error);
+    return 1;
+}
+
+/* ---------------------------------------------------------------- blocking */
+
+/* One look: whether enough is there, or an error, or somebody signalled. */
+static bool look(struct ivc_fi_cq *cq, uint32_t threshold, bool *ret_signalled)
+{
+    bool done;
+
+    ivc_fi_lock(cq->domain);
+    progress(cq, threshold);
+    *ret_signalled = cq->signalled;
+    cq->signalled = false;
+    done = *ret_signalled || cq->errors || cq->overrun || readable(cq) >= threshold;
+    ivc_fi_unlock(cq->domain);
+    return done;
+}
+
+static bool arm(struct ivc_fi_cq *cq)
+{
+    bool armed;
+
+    ivc_fi_lock(cq->domain);
+    armed = !cq->signalled && ivc_fi_wait_arm(&cq->wait, cq->eps, cq->n_eps) == 0;
+    ivc_fi_unlock(cq->domain);
+    return armed;
+}
+
+/* Looks, first without a pause and then asleep in between, until `end`. */
+static bool wait_for(struct ivc_fi_cq *cq, uint32_t threshold, uint64_t end, bool *ret_signalled)
+{
+    uint64_t spin_end = ivc_now_ns() + SPIN_NS;
+
+    for (;;) {
+        bool done = look(cq, threshold, ret_signalled);
+        uint64_t now = ivc_now_ns();
+
+        if (done || now >= end)
+            return done;
+        if (now < spin_end)
+            ivc_cpu_relax();
+        else if (arm(cq))
+            ivc_fi_wait_sleep(&cq->wait, end == UINT64_MAX ? -1
+                              : (int)((end - now + 999999) / 1000000));
+    }
+}
+
+static ssize_t cq_sreadfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *sources,
+                            const void *cond, int timeout)
+{
+    struct ivc_fi_cq *cq = of(fid);
+    uint64_t end = timeout < 0 ? UINT64_MAX : ivc_now_ns() + (uint64_t)timeout * 1000000;
+    uint32_t threshold = 1;
+    bool signalled = false;
+    ssize_t n;
+
+    if (cq->wait.epoll < 0)
+        return -FI_ENOSYS;
+    if (cq->threshold && cond)
+        threshold = (uint32_t)IVC_MAX(IVC_MIN(*(const size_t *)cond, count), (size_t)1);
+    wait_for(cq, threshold, end, &signalled);
+    ivc_fi_lock(cq->domain);
+    n = take(cq, buf, count, sources);
+    ivc_fi_unlock(cq->domain);
+    return n == -FI_EAGAIN && signalled ? -FI_ECANCELED : n;
+}
+
+static ssize_t cq_sread(struct fid_cq *fid, void *buf, size_t count, const void *cond, int timeout)
+{
+    return cq_sreadfrom(fid, buf, count, NULL, cond, timeout);
+}
+
+static int cq_signal(struct fid_cq *fid)
+{
+    struct ivc_fi_cq *cq = of(fid);
+
+    if (cq->wait.epoll < 0)
+        return -FI_ENOSYS;
+    ivc_fi_lock(cq->domain);
+    cq->signalled = true;
+    ivc_fi_wait_ring(&cq->wait);
+    ivc_fi_unlock(cq->domain);
+    return 0;
+}
+
+int ivc_fi_cq_trywait(struct fid_cq *fid)
+{
+    struct ivc_fi_cq *cq = of(fid);
+    int r = 0;
+
+    if (cq->wait.epoll < 0)
+        return -FI_EINVAL;
+    ivc_fi_lock(cq->domain);
+    if (cq->errors || cq->overrun || cq->signalled || readable(cq) > 0
+        || ivc_fi_wait_arm(&cq->wait, cq->eps, cq->n_eps) != 0)
+        r = -FI_EAGAIN;
+    ivc_fi_unlock(cq->domain);
+    return r;
+}
+
+bool ivc_fi_cq_is_ready(struct fid_cq *fid)
+{
+    struct ivc_fi_cq *cq = of(fid);
+    bool ready;
+
+    ivc_fi_lock(cq->domain);
+    progress(cq, 1);
+    ready = cq->errors || cq->overrun || readable(cq) > 0;
+    ivc_fi_unlock(cq->domain);
+    return ready;
+}
+
+static const char *cq_strerror(struct fid_cq *cq, int prov_errno, const void *err_data, char *buf,
+                               size_t len)
+{
+    (void)cq;
+    (void)err_data;
+    return ivc_fi_strerror(prov_errno, buf, len);
+}
+
+/* ---------------------------------------------------------------- open and close */
+
+static int cq_control(struct fid *fid, int command, void *arg)
+{
+    struct ivc_fi_cq *cq = container_of(fid, struct ivc_fi_cq, fid.fid);
+
+    return ivc_fi_wait_control(&cq->wait, command, arg);
+}
+
+static void cq_free(struct ivc_fi_cq *cq)
+{
+    struct ivc_fi_cq_error *next;
+
+    for (struct ivc_fi_cq_error *error = cq->errors; error; error = next) {
+        next = error->next;
+        free(error);
+    }
+    ivc_fi_wait_close(&cq->wait);
+    free(cq->eps);
+    free(cq->slots);
+    free(cq);
+}
+
+static int cq_close(struct fid *fid)
+{
+    struct ivc_fi_cq *cq = container_of(fid, struct ivc_fi_cq, fid.fid);
+    struct ivc_fi_domain *domain = cq->domain;
+
+    ivc_fi_lock(domain);
+    if (cq->users) {
+        ivc_fi_unlock(domain);
+        return -FI_EBUSY;
+    }
+    domain->users--;
+    ivc_fi_unlock(domain);
+    cq_free(cq);
+    return 0;
+}
+
+static struct fi_ops fid_ops = {
+    .size = sizeof fid_ops,
+    .close = cq_close,
+    .bind = ivc_fi_no_bind,
+    .control = cq_control,
+    .ops_open = ivc_fi_no_ops_open,
+    .tostr = ivc_fi_no_tostr,
+    .ops_set = ivc_fi_no_ops_set,
+};
+
+static struct fi_ops_cq cq_ops = {
+    .size = sizeof cq_ops,
+    .read = cq_read,
+    .readfrom = cq_readfrom,
+    .readerr = cq_readerr,
+    .sread = cq_sread,
+    .sreadfrom = cq_sreadfrom,
+    .signal = cq_signal,
+    .strerror = cq_strerror,
+};
+
+int ivc_fi_cq_open(struct fid_domain *domain_fid, struct fi_cq_attr *attr, struct fid_cq **ret_cq,
+                   void *context)
+{
+    struct ivc_fi_domain *domain = container_of(domain_fid, struct ivc_fi_domain, fid);
+    struct ivc_fi_cq *cq;
+    int r;
+
+    if (!attr || (unsigned)attr->format > FI_CQ_FORMAT_TAGGED)
+        return attr ? -FI_ENOSYS : -FI_EINVAL;
+    if (attr->flags & ~FI_AFFINITY)
+        return -FI_EBADFLAGS;
+    cq = calloc(1, sizeof *cq);
+    if (!cq)
+        return -FI_ENOMEM;
+    cq->size = FIRST_SIZE;
+    cq->slots = malloc(cq->size * sizeof *cq->slots);
+    r = cq->slots ? ivc_fi_wait_open(&cq->wait, attr->wait_obj) : -FI_ENOMEM;
+    if (r != 0) {
+        free(cq->slots);
+        free(cq);
+        return r;
+    }
+    cq->domain = domain;
+    cq->format = attr->format == FI_CQ_FORMAT_UNSPEC ? FI_CQ_FORMAT_CONTEXT : attr->format;
+    cq->threshold = attr->wait_cond == FI_CQ_COND_THRESHOLD;
+    cq->errors_end = &cq->errors;
+    cq->fid.fid.fclass = FI_CLASS_CQ;
+    cq->fid.fid.context = context;
+    cq->fid.fid.ops = &fid_ops;
+    cq->fid.ops = &cq_ops;
+    ivc_fi_lock(domain);
+    domain->users++;
+    ivc_fi_unlock(domain);
+    *ret_cq = &cq->fid;
+    return 0;
+}

@@ -1,0 +1,491 @@
+/*
+ * libivc-fi.so: a libfabric provider.  It translates; what moves messages is src/endpoint.
+ *
+ * One source file per libfabric object (fabric.c, domain.c, av.c, cq.c, cntr.c, eq.c, mr.c, ep.c) and
+ * one per set of calls on an endpoint (msg.c, tagged.c, rma.c, atomic.c), with what they share in
+ * send.c (going out), receive.c (coming in) and match.c (which receive takes which message).
+ *
+ * Threads.  Every call takes the domain's lock, which is none under FI_THREAD_DOMAIN and less; below
+ * it nothing is locked: the core's endpoints are opened without `threads`.  Handlers of the core run
+ * inside our calls, so under the lock.  A function declared here is called with the lock held unless
+ * it says otherwise.
+ *
+ * Errors.  ivc_fi_error() is the only translation of the core's answers to -FI_E...
+ */
+#ifndef IVC_LIBFABRIC_INTERNAL_H
+#define IVC_LIBFABRIC_INTERNAL_H
+
+#include "base/atomics.h"
+#include "base/error.h"
+#include "base/util.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/message.h"
+
+#include <pthread.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+#include <rdma/providers/fi_log.h>
+#include <rdma/providers/fi_prov.h>
+
+#define IVC_FI_NAME "ivc"
+
+enum {
+    IVC_FI_IOV_MAX = IVC_MESSAGE_IOV_MAX,   /* segments of one buffer */
+    IVC_FI_INJECT_MAX = 4096,
+    IVC_FI_RMA_IOV_MAX = 4,                 /* remote segments of one operation */
+    IVC_FI_ATOMIC_MAX = 4096,               /* bytes of one atomic operation */
+    IVC_FI_QUEUE_SIZE = 4096,               /* tx_attr->size: operations under way */
+    IVC_FI_RX_SIZE = 65536,                 /* rx_attr->size: as advertised; receives are only bounded
+                                               by memory */
+};
+
+/* ---------------------------------------------------------------- provider.c, info.c */
+
+extern struct fi_provider ivc_fi_provider;
+
+int ivc_fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
+                   const struct fi_info *hints, struct fi_info **ret_info);
+/* Whether the attributes of a domain, an endpoint, ... that an application passes to the calls that
+ * open one agree with what we offer; 0 or -FI_E... with a log line that says which. */
+int ivc_fi_info_check(const struct fi_info *info);
+
+/* The core's answer as libfabric's.  Zero stays zero; IVC_E_FULL is -FI_EAGAIN, IVC_E_GONE
+ * -FI_ECONNABORTED, IVC_E_UNREACHABLE -FI_EHOSTUNREACH, ... negative errno as it is. */
+int ivc_fi_error(int core_answer);
+
+/* To libfabric's log (FI_LOG_LEVEL), through the fi_log() of the libfabric that loaded us: no symbol
+ * of libfabric is referenced by name, since it may be out of sight of the dynamic linker. */
+void ivc_fi_log(enum fi_log_level level, const char *function, int line, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+#define IVC_FI_WARN(...) ivc_fi_log(FI_LOG_WARN, __func__, __LINE__, __VA_ARGS__)
+#define IVC_FI_INFO(...) ivc_fi_log(FI_LOG_INFO, __func__, __LINE__, __VA_ARGS__)
+/* One line that a user must see though no log level is set: something that he named cannot be had. */
+void ivc_fi_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Copies of what the application handed in; every part is malloc's.  free accepts NULL. */
+struct fi_info *ivc_fi_info_dup(const struct fi_info *info);
+void ivc_fi_info_free(struct fi_info *info);
+
+/* ---------------------------------------------------------------- fabric.c, domain.c, eq.c */
+
+struct ivc_fi_fabric {
+    struct fid_fabric fid;
+    ivc_atomic_u32 users;               /* domains, event queues, wait sets: close is -FI_EBUSY */
+};
+int ivc_fi_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **ret_fabric, void *context);
+int ivc_fi_eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **ret_eq,
+                   void *context);
+/* Puts an event for asynchronous calls (FI_EVENT): fi_av_insert, fi_mr_reg. */
+int ivc_fi_eq_put(struct fid_eq *eq, uint32_t event, const struct fi_eq_entry *entry, int error);
+/* One user more or less (+1, -1): closing a queue in use is -FI_EBUSY. */
+void ivc_fi_eq_use(struct fid_eq *eq, int change);
+
+struct ivc_fi_mr;
+struct ivc_fi_ep;
+
+struct ivc_fi_domain {
+    struct fid_domain fid;
+    struct ivc_fi_fabric *fabric;
+    uint32_t users;                     /* under the lock */
+    bool locked;                        /* FI_THREAD_SAFE and the like: calls come from anywhere */
+    pthread_mutex_t lock;
+    enum fi_av_type av_type;            /* FI_AV_UNSPEC: whatever is opened */
+    int mr_mode;                        /* the FI_MR_... bits that the application agreed to */
+    struct ivc_fi_mr **mrs;             /* mr.c: open-addressed table by key */
+    uint32_t n_mrs, mrs_size;
+    uint64_t next_key;
+    struct fid_eq *mr_eq;               /* bound for FI_EVENT */
+};
+int ivc_fi_domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **ret_domain,
+                       void *context);
+
+static inline void ivc_fi_lock(struct ivc_fi_domain *domain)
+{
+    if (domain->locked)
+        pthread_mutex_lock(&domain->lock);
+}
+
+static inline void ivc_fi_unlock(struct ivc_fi_domain *domain)
+{
+    if (domain->locked)
+        pthread_mutex_unlock(&domain->lock);
+}
+
+/* ---------------------------------------------------------------- av.c */
+
+/* An address vector: fi_addr_t is an index for both types (a map's handle may be any number). */
+struct ivc_fi_av {
+    struct fid_av fid;
+    struct ivc_fi_domain *domain;
+    uint32_t users;                     /* endpoints bound */
+    struct ivc_address *addresses;      /* len 0: free or invalid */
+    uint32_t n_addresses, size;
+    uint32_t n_free;                    /* removed ones among n_addresses */
+    /* a hash from ivc_address_id() to index, av.c's */
+    uint32_t *buckets;
+    uint32_t n_buckets;
+    struct ivc_fi_ep *eps;              /* bound ones, by next_of_av */
+    struct fid_eq *eq;
+    bool async;                         /* FI_EVENT */
+};
+int ivc_fi_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **ret_av,
+                   void *context);
+/* FI_ADDR_NOTAVAIL when there is none. */
+fi_addr_t ivc_fi_av_find(const struct ivc_fi_av *av, uint64_t address_id);
+
+/* ---------------------------------------------------------------- wait.c, cq.c, cntr.c */
+
+/* What a queue or a counter sleeps on: an epoll set of its endpoints' descriptors and a wake-up. */
+struct ivc_fi_wait {
+    int epoll;                          /* -1: none was asked for */
+    int wake;                           /* eventfd: fi_cq_signal, completions made by other threads */
+    enum fi_wait_obj object;
+    bool armed;                         /* somebody sleeps, or may: what is put must ring */
+};
+int ivc_fi_wait_open(struct ivc_fi_wait *wait, enum fi_wait_obj object);
+void ivc_fi_wait_close(struct ivc_fi_wait *wait);
+int ivc_fi_wait_add(struct ivc_fi_wait *wait, struct ivc_fi_ep *ep);
+void ivc_fi_wait_remove(struct ivc_fi_wait *wait, struct ivc_fi_ep *ep);
+/* 0: the descriptor becomes readable when there is something to do; 1: there is now, do not sleep. */
+int ivc_fi_wait_arm(struct ivc_fi_wait *wait, struct ivc_fi_ep **eps, uint32_t n_eps);
+/* Without the lock: sleeps until then, at most `timeout_ms` (-1: no limit). */
+int ivc_fi_wait_sleep(struct ivc_fi_wait *wait, int timeout_ms);
+void ivc_fi_wait_ring(struct ivc_fi_wait *wait);
+/* fi_control(FI_GETWAIT, FI_GETWAITOBJ). */
+int ivc_fi_wait_control(struct ivc_fi_wait *wait, int command, void *arg);
+
+/* The endpoints whose progress reading a queue or a counter makes: each once. */
+int ivc_fi_eps_add(struct ivc_fi_ep ***eps, uint32_t *n_eps, struct ivc_fi_ep *ep);
+bool ivc_fi_eps_remove(struct ivc_fi_ep **eps, uint32_t *n_eps, struct ivc_fi_ep *ep);
+
+struct ivc_fi_cq {
+    struct fid_cq fid;
+    struct ivc_fi_domain *domain;
+    uint32_t users;
+    enum fi_cq_format format;
+    struct ivc_fi_cq_slot *slots;       /* a ring, which grows when it is full */
+    uint32_t size, head, tail;          /* indices that only grow; size a power of two */
+    struct ivc_fi_cq_error *errors, **errors_end;
+    struct ivc_fi_ep **eps;             /* whose progress a read makes */
+    uint32_t n_eps;
+    uint32_t skipped;                   /* reads in a row that made no progress */
+    bool overrun;                       /* no memory for a completion: it is lost */
+    struct ivc_fi_wait wait;
+    bool threshold;                     /* FI_CQ_COND_THRESHOLD */
+    bool signalled;
+};
+/* What a slot keeps, whatever the format. */
+struct ivc_fi_cq_slot {
+    struct fi_cq_tagged_entry entry;
+    fi_addr_t source;
+};
+int ivc_fi_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **ret_cq,
+                   void *context);
+/* Report a completion.  `source`: FI_ADDR_NOTAVAIL when there is none.  Out of memory is remembered
+ * and reported as an overrun. */
+void ivc_fi_cq_put(struct ivc_fi_cq *cq, const struct fi_cq_tagged_entry *entry, fi_addr_t source);
+/* Report an error: err positive FI_E..., olen for truncation; the rest as for a completion. */
+void ivc_fi_cq_put_error(struct ivc_fi_cq *cq, const struct fi_cq_err_entry *error);
+/* Registers an endpoint as one whose progress a read of this queue makes; and back. */
+int ivc_fi_cq_add_ep(struct ivc_fi_cq *cq, struct ivc_fi_ep *ep);
+void ivc_fi_cq_remove_ep(struct ivc_fi_cq *cq, struct ivc_fi_ep *ep);
+
+struct ivc_fi_cntr {
+    struct fid_cntr fid;
+    struct ivc_fi_domain *domain;
+    uint32_t users;
+    ivc_atomic_u64 value, errors;
+    uint64_t seen;                      /* by the last read: for poll sets */
+    struct ivc_fi_ep **eps;
+    uint32_t n_eps;
+    struct ivc_fi_wait wait;
+};
+int ivc_fi_cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr,
+                     struct fid_cntr **ret_cntr, void *context);
+void ivc_fi_cntr_bump(struct ivc_fi_cntr *cntr, bool error);    /* accepts NULL */
+int ivc_fi_cntr_add_ep(struct ivc_fi_cntr *cntr, struct ivc_fi_ep *ep);
+void ivc_fi_cntr_remove_ep(struct ivc_fi_cntr *cntr, struct ivc_fi_ep *ep);
+
+/* fi_trywait() of the fabric's table, and what it asks of each object: -FI_EAGAIN, there is something
+ * to read. */
+int ivc_fi_trywait(struct fid_fabric *fabric, struct fid **fids, int count);
+int ivc_fi_cq_trywait(struct fid_cq *cq);
+int ivc_fi_cntr_trywait(struct fid_cntr *cntr);
+int ivc_fi_eq_trywait(struct fid_eq *eq);
+/* fi_poll_open(): wait.c as well. */
+int ivc_fi_poll_open(struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **ret_poll);
+bool ivc_fi_cq_is_ready(struct fid_cq *cq);         /* makes progress */
+bool ivc_fi_cntr_is_ready(struct fid_cntr *cntr);   /* the same: has it moved since it was read? */
+
+/* For every table of calls: what an object does not have. */
+int ivc_fi_no_bind(struct fid *fid, struct fid *other, uint64_t flags);
+int ivc_fi_no_control(struct fid *fid, int command, void *arg);
+int ivc_fi_no_ops_open(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context);
+int ivc_fi_no_tostr(const struct fid *fid, char *text, size_t len);
+int ivc_fi_no_ops_set(struct fid *fid, const char *name, uint64_t flags, void *ops, void *context);
+/* strerror of queues. */
+const char *ivc_fi_strerror(int error, char *text, size_t len);
+
+/* ---------------------------------------------------------------- ep.c */
+
+/* Which counter counts what: the order of ivc_fi_ep::cntrs. */
+enum ivc_fi_count {
+    IVC_FI_COUNT_SEND, IVC_FI_COUNT_RECV, IVC_FI_COUNT_READ, IVC_FI_COUNT_WRITE,
+    IVC_FI_COUNT_REMOTE_READ, IVC_FI_COUNT_REMOTE_WRITE,
+    IVC_FI_COUNTS,
+};
+
+/* Somebody at the other end, as one endpoint sees him.  The core's peer points here. */
+struct ivc_fi_peer {
+    struct ivc_peer *peer;
+    fi_addr_t addr;                     /* FI_ADDR_NOTAVAIL until it is in the address vector */
+    struct ivc_fi_peer *next;           /* all of an endpoint's */
+    bool gone;                          /* receive.c: all that it sent has been delivered */
+    uint32_t n_ops;                     /* under way to him; send.c counts: FI_FENCE waits for none */
+    struct ivc_fi_reach_peer *reach;    /* reach.c: what we know of his memory; NULL at first */
+};
+
+struct ivc_fi_ep {
+    /* What every message touches. */
+    struct fid_ep fid;
+    struct ivc_fi_domain *domain;
+    struct ivc_mailbox *mailbox;
+    struct ivc_endpoint *endpoint;      /* made by fi_enable(), or by fi_getname() before */
+    struct ivc_fi_peer **by_addr;       /* by fi_addr_t; NULL: not connected yet */
+    uint32_t by_addr_size;
+    struct ivc_fi_cq *tx_cq, *rx_cq;    /* NULL: none bound */
+    bool tx_selective, rx_selective;    /* FI_SELECTIVE_COMPLETION at the binding */
+    bool enabled;
+    bool msg_order_checked;
+    uint64_t caps;                      /* as the application asked for; FI_SOURCE, ... */
+    uint64_t tx_op_flags, rx_op_flags;
+    struct ivc_fi_cntr *cntrs[IVC_FI_COUNTS];
+    struct ivc_fi_match *msg, *tagged;  /* match.c: a matcher for each kind */
+
+    struct ivc_fi_op *ops;              /* send.c: a table of IVC_FI_QUEUE_SIZE */
+    struct ivc_fi_op *free_ops;
+    uint32_t n_ops;                     /* under way */
+    uint32_t n_ops_used;                /* of the table: those behind were never used */
+
+    struct ivc_fi_peer *peers;
+    uint32_t n_unnamed;                 /* of them: not in the address vector (any more) */
+    struct ivc_fi_av *av;
+    struct ivc_fi_ep *next_of_av;
+    struct fid_eq *eq;                  /* bound, for nothing but form */
+    struct fi_info *info;
+    size_t min_multi_recv;              /* FI_OPT_MIN_MULTI_RECV */
+    uint32_t users;                     /* fi_stx, aliases: -FI_EBUSY */
+    struct ivc_fi_reach *reach;         /* reach.c: our own memory in the region; NULL at first */
+    struct ivc_fi_target *target;       /* target.c: requests of others; NULL at first */
+    void *receive;                      /* receive.c's own, if it needs any */
+};
+int ivc_fi_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ret_ep,
+                   void *context);
+
+/* The peer at an address, connected at the first call: 0 or -FI_E.... */
+int ivc_fi_ep_connect(struct ivc_fi_ep *ep, fi_addr_t addr, struct ivc_fi_peer **ret_peer);
+static inline int ivc_fi_ep_peer(struct ivc_fi_ep *ep, fi_addr_t addr, struct ivc_fi_peer **ret_peer)
+{
+    if (__builtin_expect(addr < ep->by_addr_size && ep->by_addr[addr], 1)) {
+        *ret_peer = ep->by_addr[addr];
+        return 0;
+    }
+    return ivc_fi_ep_connect(ep, addr, ret_peer);
+}
+
+/* A peer that wrote to us before has got its address; and an address was removed (`other`: the same
+ * peer's, if it stands in the vector twice, else FI_ADDR_NOTAVAIL). */
+void ivc_fi_ep_name_peer(struct ivc_fi_ep *ep, uint64_t id, fi_addr_t addr);
+void ivc_fi_ep_forget_addr(struct ivc_fi_ep *ep, fi_addr_t addr, fi_addr_t other);
+
+/* Moves everything of this endpoint. */
+static inline void ivc_fi_ep_progress(struct ivc_fi_ep *ep)
+{
+    if (ep->mailbox)
+        ivc_mailbox_progress(ep->mailbox);
+}
+
+/* ---------------------------------------------------------------- what travels */
+
+/* Kinds of message: ivc_fi_header::kind. */
+enum ivc_fi_kind {
+    IVC_FI_KIND_MSG = 1, IVC_FI_KIND_TAGGED,        /* receive.c */
+    IVC_FI_KIND_ACK,                                /* send.c: delivery complete; .status in data */
+    IVC_FI_KIND_WRITE, IVC_FI_KIND_READ, IVC_FI_KIND_READ_REPLY,   /* rma.c */
+    IVC_FI_KIND_ATOMIC, IVC_FI_KIND_ATOMIC_REPLY,   /* atomic.c */
+    IVC_FI_KIND_REACH,                              /* reach.c */
+    IVC_FI_KINDS,
+};
+
+enum {  /* ivc_fi_header::flags */
+    IVC_FI_WITH_DATA = 1,       /* data is remote CQ data */
+    IVC_FI_WANT_ACK = 2,        /* answer with IVC_FI_KIND_ACK and the op's id when delivered; the
+                                   answer's `data` is 0 or a positive FI_E... */
+    IVC_FI_WANT_REACH = 4,      /* answer with IVC_FI_KIND_REACH if the key's memory can be reached */
+};
+
+/* The header of every message; longer ones begin with it.  Little-endian; `len` is its length. */
+struct ivc_fi_header {
+    uint8_t len;
+    uint8_t kind;
+    uint16_t flags;
+    uint32_t id;                /* of the sender's operation, or of the one that is answered */
+    uint64_t tag;
+    uint64_t data;
+};
+_Static_assert(sizeof(struct ivc_fi_header) == 24, "with 32 bytes of payload one slot of a ring");
+
+/* How each kind is taken: on_start of the core's messages calls table[kind]; the header has been
+ * checked to have at least `header_min` bytes.  Sets message->iov, ->later, ->arg.  What is in
+ * message->arg must begin with a struct ivc_fi_sink, whose `done` is called when all is in place
+ * (status 0 or IVC_E_GONE); NULL: nothing is called. */
+struct ivc_fi_sink {
+    void (*done)(struct ivc_fi_ep *ep, struct ivc_message *message, int status);
+};
+struct ivc_fi_kind_ops {
+    uint32_t header_min;
+    void (*start)(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_message *message,
+                  const struct ivc_fi_header *header);
+};
+extern const struct ivc_fi_kind_ops ivc_fi_receive_msg, ivc_fi_receive_tagged, ivc_fi_receive_ack,
+    ivc_fi_receive_write, ivc_fi_receive_read, ivc_fi_receive_read_reply, ivc_fi_receive_atomic,
+    ivc_fi_receive_atomic_reply, ivc_fi_receive_reach;
+
+/* ---------------------------------------------------------------- send.c: operations under way */
+
+/*
+ * An operation that could not end in the call that began it.  It ends when `waits` reaches zero: one
+ * for the core's on_sent, one for an answer (IVC_FI_WANT_ACK, a read's reply).
+ */
+struct ivc_fi_op {
+    struct ivc_fi_sink sink;            /* for what lands by this operation: replies */
+    struct ivc_fi_op *next;
+    struct ivc_fi_ep *ep;
+    struct ivc_fi_peer *peer;
+    void *context;
+    uint64_t flags;                     /* of the completion: FI_SEND | FI_MSG, ... */
+    uint32_t id;                        /* index and a count of uses: a late answer meets no other */
+    uint8_t waits;
+    bool answer_due;                    /* one of the waits is an answer of the peer */
+    bool report;                        /* a completion is to be written when it went well */
+    enum ivc_fi_count count;
+    int status;                         /* the first error, -FI_E... */
+    size_t len;
+    void *staging;                      /* freed at the end */
+    struct iovec iov[IVC_FI_IOV_MAX];   /* where a reply lands */
+    unsigned n_iov;
+};
+
+/* -FI_EAGAIN: too many are under way. */
+int ivc_fi_op_get(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_fi_op **ret_op);
+void ivc_fi_op_put(struct ivc_fi_op *op);           /* without a completion: it was never begun */
+struct ivc_fi_op *ivc_fi_op_find(struct ivc_fi_ep *ep, const struct ivc_fi_peer *from, uint32_t id);
+void ivc_fi_op_done(struct ivc_fi_op *op, int status);  /* one wait less; the last one completes */
+/* For ivc_mailbox_send(): on_sent with the operation as argument. */
+void ivc_fi_op_sent(void *op, int status);
+
+/* Completes what ended within its call: counter, and completion when `report`. */
+void ivc_fi_complete(struct ivc_fi_ep *ep, void *context, uint64_t flags, enum ivc_fi_count count,
+                     bool report);
+
+/* Whether an operation with these flags of its own (FI_COMPLETION, ...; `given`: the call had a flags
+ * argument, else the endpoint's op_flags count) is to be reported on the transmit queue. */
+static inline bool ivc_fi_report_tx(const struct ivc_fi_ep *ep, uint64_t flags)
+{
+    return ep->tx_cq && (!ep->tx_selective || (flags & FI_COMPLETION));
+}
+
+/*
+ * A send of either kind (msg.c, tagged.c).  `flags`: FI_COMPLETION, FI_INJECT, FI_DELIVERY_COMPLETE,
+ * FI_REMOTE_CQ_DATA, FI_MATCH_COMPLETE...  of this call.  IVC_FI_QUIET: fi_inject(), no completion.
+ */
+#define IVC_FI_QUIET (1ull << 63)
+struct ivc_fi_send {
+    enum ivc_fi_kind kind;
+    const struct iovec *iov;
+    unsigned n_iov;
+    fi_addr_t to;
+    uint64_t tag, data, flags;
+    void *context;
+};
+ssize_t ivc_fi_send(struct ivc_fi_ep *ep, const struct ivc_fi_send *send);
+
+/* Sends a message of ours that nobody waits for (an acknowledgement): header and payload are copied
+ * when it cannot go at once. */
+void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, const struct ivc_fi_header *header,
+                   const void *payload, size_t len);
+
+/* Ends every operation to that peer with an error; ep.c calls it when a peer is gone. */
+void ivc_fi_send_peer_gone(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer);
+/* Make and unmake what send.c keeps in an endpoint. */
+int ivc_fi_send_init(struct ivc_fi_ep *ep);
+void ivc_fi_send_free(struct ivc_fi_ep *ep);
+
+/* ---------------------------------------------------------------- receive.c, match.c */
+
+/* A receive of either kind.  FI_PEEK, FI_CLAIM, FI_DISCARD, FI_MULTI_RECV as flags. */
+struct ivc_fi_recv {
+    enum ivc_fi_kind kind;
+    const struct iovec *iov;
+    unsigned n_iov;
+    fi_addr_t from;                     /* FI_ADDR_UNSPEC: anyone; counts with FI_DIRECTED_RECV */
+    uint64_t tag, ignore, flags;
+    void *context;
+};
+ssize_t ivc_fi_recv(struct ivc_fi_ep *ep, const struct ivc_fi_recv *recv);
+/* fi_cancel(): FI_ECANCELED on the queue if a posted receive has that context; -FI_ENOENT else. */
+ssize_t ivc_fi_recv_cancel(struct ivc_fi_ep *ep, void *context);
+/* Directed receives from that peer end with an error (after what it sent has been matched). */
+void ivc_fi_recv_peer_gone(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer);
+/* A peer that had sent before it was in the address vector has got its fi_addr_t. */
+void ivc_fi_recv_peer_named(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer);
+int ivc_fi_recv_init(struct ivc_fi_ep *ep);
+void ivc_fi_recv_free(struct ivc_fi_ep *ep);
+
+extern struct fi_ops_msg ivc_fi_msg_ops;
+extern struct fi_ops_tagged ivc_fi_tagged_ops;
+
+/* ---------------------------------------------------------------- mr.c, rma.c, atomic.c, reach.c */
+
+struct ivc_fi_mr {
+    struct fid_mr fid;
+    struct ivc_fi_domain *domain;
+    uint64_t access;
+    struct iovec iov[IVC_FI_IOV_MAX];
+    unsigned n_iov;
+    uint64_t len;
+    uint64_t base;                      /* what a remote address counts from: 0, or FI_MR_VIRT_ADDR's */
+    struct ivc_fi_cntr *cntr;           /* bound for remote writes */
+    struct ivc_fi_ep *ep;               /* FI_MR_ENDPOINT: bound to it */
+    bool enabled, closed;
+    uint32_t holds;                     /* requests under way; frees itself when closed and zero */
+    struct ivc_fi_reach_told *told;     /* reach.c: where others know it to be */
+};
+extern struct fi_ops_mr ivc_fi_mr_ops;
+/* 0 and the local memory of [addr, addr + len) under that key, if it may be accessed so (FI_REMOTE_READ,
+ * ...); -FI_EACCES, -FI_EKEYREJECTED, -FI_EINVAL. */
+int ivc_fi_mr_resolve(struct ivc_fi_domain *domain, uint64_t key, uint64_t addr, uint64_t len,
+                      uint64_t access, struct iovec *ret_iov, unsigned *ret_n_iov,
+                      struct ivc_fi_mr **ret_mr);
+/* Frees the table when a domain is closed. */
+void ivc_fi_mr_free_all(struct ivc_fi_domain *domain);
+/* fi_control(FI_MAP_RAW_MR) of the domain. */
+int ivc_fi_mr_map_raw(struct fi_mr_map_raw *map);
+
+extern struct fi_ops_rma ivc_fi_rma_ops;
+extern struct fi_ops_atomic ivc_fi_atomic_ops;
+/* fi_query_atomic() of the domain. */
+int ivc_fi_query_atomic(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op,
+                        struct fi_atomic_attr *attr, uint64_t flags);
+void ivc_fi_reach_peer_gone(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer);
+/* When an endpoint is closed: before its mailbox and its core endpoint are. */
+void ivc_fi_reach_free(struct ivc_fi_ep *ep);
+
+#endif

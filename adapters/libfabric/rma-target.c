@@ -1,0 +1,253 @@
+/*
+ * RMA: reads and writes of our registered memory by others.
+ *
+ * Invariant: a request touches memory only after ivc_fi_mr_find() found it registered for that, and
+ * of several segments all are looked up before a byte is written.
+ */
+#include "rma.h"
+
+/* ---------------------------------------------------------------- writes */
+
+/* All bytes are in place. */
+static void write_ended(struct ivc_fi_landing *landing, int error)
+{
+    struct ivc_fi_ep *ep = landing->ep;
+
+    if (error == 0) {
+        ivc_fi_target_count(ep, landing->mr, IVC_FI_COUNT_REMOTE_WRITE);
+        if ((landing->flags & IVC_FI_WITH_DATA) && ep->rx_cq) {
+            const struct fi_cq_tagged_entry entry = {
+                .flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA,
+                .len = landing->len,
+                .data = landing->data,
+            };
+
+            ivc_fi_cq_put(ep->rx_cq, &entry, landing->peer->addr);
+        }
+    }
+    ivc_fi_target_ack(ep, landing->peer, landing->flags, landing->id, error);
+    if (error == 0 && (landing->flags & IVC_FI_WANT_REACH) && landing->mr)
+        ivc_fi_reach_tell(ep, landing->peer, landing->mr);
+    ivc_fi_landing_put(landing);
+}
+
+static void write_landed(struct ivc_fi_ep *ep, struct ivc_message *message, int status)
+{
+    (void)ep;
+    if (status == 0)
+        write_ended(message->arg, 0);
+    else
+        ivc_fi_landing_put(message->arg);   /* the writer is gone: nobody to tell */
+}
+
+/* Where every segment goes; all must be right before a byte is written. */
+static int resolve_several(struct ivc_fi_ep *ep, const struct fi_rma_iov *remote, uint64_t n,
+                           uint64_t len, uint64_t access, struct iovec *ret_iov, unsigned *ret_n)
+{
+    struct ivc_fi_mr *mr;
+    uint64_t sum = 0;
+    unsigned all = 0, some;
+
+    for (uint64_t i = 0; i < n; i++) {
+        int r = ivc_fi_mr_find(ep, remote[i].key, remote[i].addr, remote[i].len, access,
+                               ret_iov + all, &some, &mr);
+
+        if (r != 0)
+            return r;
+        all += some;
+        sum += remote[i].len;
+    }
+    if (sum != len)
+        return -FI_EINVAL;
+    *ret_n = all;
+    return 0;
+}
+
+enum { SEVERAL_IOV_MAX = IVC_FI_RMA_IOV_MAX * IVC_FI_IOV_MAX };
+
+/* Copies the list out of what landed and finds what it names; `extra`: bytes behind the list. */
+static int read_list(struct ivc_fi_landing *landing, uint64_t access, bool with_bytes,
+                     struct iovec ret_iov[SEVERAL_IOV_MAX], unsigned *ret_n, size_t *ret_list)
+{
+    struct ivc_fi_rma_header header;
+    struct fi_rma_iov remote[IVC_FI_RMA_IOV_MAX];
+    size_t list;
+
+    memcpy(&header, landing->header, sizeof header);
+    list = header.base.tag * sizeof *remote;        /* at most RMA_IOV_MAX: checked at the start */
+    if (landing->len < list || landing->len - list != (with_bytes ? header.len : 0))
+        return -FI_EINVAL;
+    memcpy(remote, landing->staging, list);
+    *ret_list = list;
+    return resolve_several(landing->ep, remote, header.base.tag, header.len, access, ret_iov, ret_n);
+}
+
+static void write_several_landed(struct ivc_fi_ep *ep, struct ivc_message *message, int status)
+{
+    struct ivc_fi_landing *landing = message->arg;
+    struct iovec iov[SEVERAL_IOV_MAX];
+    size_t list;
+    unsigned n;
+    int r;
+
+    (void)ep;
+    if (status != 0) {
+        ivc_fi_landing_put(landing);
+        return;
+    }
+    r = read_list(landing, FI_REMOTE_WRITE, true, iov, &n, &list);
+    if (r == 0) {
+        ivc_fi_scatter(iov, n, landing->staging + list);
+        landing->len -= list;
+    }
+    write_ended(landing, -r);
+}
+
+static void write_one(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_message *message,
+                      const struct ivc_fi_rma_header *header)
+{
+    struct ivc_fi_landing *landing = NULL;
+    struct ivc_fi_mr *mr;
+    int r = header->len == message->len ? 0 : -FI_EINVAL;
+
+    if (r == 0)
+        r = ivc_fi_mr_find(ep, header->key, header->addr, header->len, FI_REMOTE_WRITE, message->iov,
+                           &message->n_iov, &mr);
+    if (r == 0 && !(landing = ivc_fi_landing_get(ep, peer, &header->base)))
+        r = -FI_ENOMEM;
+    if (r != 0) {
+        message->n_iov = 0;
+        ivc_fi_target_ack(ep, peer, header->base.flags, header->base.id, -r);
+        return;
+    }
+    ivc_fi_mr_hold(mr);
+    landing->mr = mr;
+    landing->len = header->len;
+    landing->sink.done = write_landed;
+    message->arg = landing;
+}
+
+static void start_write(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_message *message,
+                        const struct ivc_fi_header *base)
+{
+    struct ivc_fi_rma_header header;
+
+    memcpy(&header, base, sizeof header);
+    if (header.base.tag == 1)
+        write_one(ep, peer, message, &header);
+    else if (header.base.tag > 1 && header.base.tag <= IVC_FI_RMA_IOV_MAX)
+        ivc_fi_landing_stage(ep, peer, message, base, write_several_landed);
+    else
+        ivc_fi_target_ack(ep, peer, header.base.flags, header.base.id, FI_EINVAL);
+}
+
+const struct ivc_fi_kind_ops ivc_fi_receive_write = {
+    .header_min = sizeof(struct ivc_fi_rma_header), .start = start_write,
+};
+
+/* ---------------------------------------------------------------- reads */
+
+static struct ivc_fi_header reply_header(uint32_t id, int error)
+{
+    return (struct ivc_fi_header){
+        .len = sizeof(struct ivc_fi_header),
+        .kind = IVC_FI_KIND_READ_REPLY,
+        .id = id,
+        .data = (uint64_t)error,
+    };
+}
+
+static void refuse_read(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint32_t id, int error)
+{
+    struct ivc_fi_header header = reply_header(id, error);
+
+    ivc_fi_answer(ep, peer, &header, NULL, 0);
+}
+
+static void reply_sent(void *landing, int status)
+{
+    (void)status;
+    ivc_fi_landing_put(landing);
+}
+
+/* Sends the memory itself; what does not go at once keeps the registration until it has gone. */
+static void reply(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, const struct ivc_fi_header *request,
+                  const struct iovec *iov, unsigned n_iov, struct ivc_fi_mr *mr)
+{
+    struct ivc_fi_header header = reply_header(request->id, 0);
+    struct ivc_fi_landing *landing;
+    int r = ivc_mailbox_try_send(ep->mailbox, peer->peer, &header, iov, n_iov);
+
+    if (r == IVC_E_FULL) {
+        landing = ivc_fi_landing_get(ep, peer, request);
+        if (!landing) {
+            refuse_read(ep, peer, request->id, FI_ENOMEM);
+            return;
+        }
+        ivc_fi_mr_hold(mr);
+        landing->mr = mr;
+        r = ivc_mailbox_send(ep->mailbox, peer->peer, &header, iov, n_iov, reply_sent, landing);
+        if (r < 0) {
+            ivc_fi_landing_put(landing);
+            refuse_read(ep, peer, request->id, FI_ENOMEM);
+            return;
+        }
+    }
+    ivc_fi_target_count(ep, mr, IVC_FI_COUNT_REMOTE_READ);
+    if ((request->flags & IVC_FI_WANT_REACH) && mr)
+        ivc_fi_reach_tell(ep, peer, mr);
+}
+
+static void read_one(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, const struct ivc_fi_rma_header *header)
+{
+    struct iovec iov[IVC_FI_IOV_MAX];
+    struct ivc_fi_mr *mr;
+    unsigned n;
+    int r = ivc_fi_mr_find(ep, header->key, header->addr, header->len, FI_REMOTE_READ, iov, &n, &mr);
+
+    if (r == 0)
+        reply(ep, peer, &header->base, iov, n, mr);
+    else
+        refuse_read(ep, peer, header->base.id, -r);
+}
+
+/* The reply of a list has at most as many pieces as a message: neighbours in one registration are
+ * one piece, and registrations of many pieces are rare. */
+static void read_several_landed(struct ivc_fi_ep *ep, struct ivc_message *message, int status)
+{
+    struct ivc_fi_landing *landing = message->arg;
+    struct iovec iov[SEVERAL_IOV_MAX];
+    struct ivc_fi_header header;
+    size_t list;
+    unsigned n;
+    int r;
+
+    memcpy(&header, landing->header, sizeof header);
+    r = status != 0 ? -FI_ECONNABORTED
+                    : read_list(landing, FI_REMOTE_READ, false, iov, &n, &list);
+    if (r == 0 && n > IVC_MESSAGE_IOV_MAX)
+        r = -FI_E2BIG;
+    if (r == 0)
+        reply(ep, landing->peer, &header, iov, n, NULL);
+    else if (status == 0)
+        refuse_read(ep, landing->peer, header.id, -r);
+    ivc_fi_landing_put(landing);
+}
+
+static void start_read(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_message *message,
+                       const struct ivc_fi_header *base)
+{
+    struct ivc_fi_rma_header header;
+
+    memcpy(&header, base, sizeof header);
+    if (header.base.tag == 1)
+        read_one(ep, peer, &header);
+    else if (header.base.tag > 1 && header.base.tag <= IVC_FI_RMA_IOV_MAX)
+        ivc_fi_landing_stage(ep, peer, message, base, read_several_landed);
+    else
+        refuse_read(ep, peer, header.base.id, FI_EINVAL);
+}
+
+const struct ivc_fi_kind_ops ivc_fi_receive_read = {
+    .header_min = sizeof(struct ivc_fi_rma_header), .start = start_read,
+};

@@ -1,0 +1,28 @@
+/* What the bytes of an address mean. */
+#ifndef IVC_ENDPOINT_ADDRESS_H
+#define IVC_ENDPOINT_ADDRESS_H
+
+#include "endpoint/internal.h"
+
+/* Copied byte by byte: it travels through other machines.  Little-endian, like the layouts. */
+struct ivc_address_fields {
+    uint32_t version;
+    uint32_t slot;              /* in the region; UINT32_MAX: in none */
+    uint32_t generation;
+    uint32_t client_id;
+    uint64_t id;                /* random: who it is, by whatever path */
+    uint64_t epoch;             /* the region's */
+    char uuid[36];              /* the region's, as text without its end */
+    uint8_t reserved[12];
+    struct ivc_network_name network;
+};
+_Static_assert(sizeof(struct ivc_address_fields) == IVC_ADDRESS_LEN, "all addresses are that long");
+
+void ivc_address_make(const struct ivc_endpoint *endpoint, struct ivc_address_fields *ret_fields);
+/* IVC_E_UNREACHABLE, with a text, when it is not an address of our version. */
+int ivc_address_read(const struct ivc_address *address, struct ivc_address_fields *ret_fields);
+/* Member of our region. */
+bool ivc_address_is_co_resident(const struct ivc_endpoint *endpoint,
+                                const struct ivc_address_fields *fields);
+
+#endif

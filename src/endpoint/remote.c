@@ -1,0 +1,342 @@
+/* Peers on the network path: see remote.h. */
+#include "endpoint/remote.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* What a packet of the network begins with. */
+struct wire {
+    uint64_t from;          /* the sender's endpoint id */
+    uint32_t number;        /* of the packets to this peer, from 0 */
+    uint8_t kind;
+    uint8_t tag;
+    uint16_t reserved;
+};
+_Static_assert(sizeof(struct wire) == 16, "part of the wire protocol, and keeps data aligned");
+
+enum wire_kind { WIRE_PACKET = 1, WIRE_GREETING, WIRE_FAREWELL };
+
+/* The content of a greeting. */
+struct greeting {
+    struct ivc_address_fields address;
+    uint64_t magic_id;
+    char host[64];
+};
+
+/* ---- who is out there */
+
+static struct ivc_peer **bucket(struct ivc_endpoint *endpoint, uint64_t id)
+{
+    return &endpoint->remotes[id % IVC_REMOTE_BUCKETS];
+}
+
+static struct ivc_peer *find(struct ivc_endpoint *endpoint, uint64_t id)
+{
+    struct ivc_peer *peer = *bucket(endpoint, id);
+
+    while (peer && peer->member.endpoint_id != id)
+        peer = peer->next_remote;
+    return peer;
+}
+
+static int no_network(const struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields)
+{
+    if (fields->slot == UINT32_MAX)
+        return ivc_error_set(IVC_E_UNREACHABLE, "peer %u is in no region%s%s", fields->client_id,
+                             endpoint->no_network[0] ? ", and there is no network to it: " : "",
+                             endpoint->no_network);
+    return ivc_error_set(IVC_E_UNREACHABLE, "peer %u is in region %.36s, we are in %s%s%s",
+                         fields->client_id, fields->uuid,
+                         endpoint->region ? endpoint->info.uuid : "none",
+                         endpoint->no_network[0] ? ", and there is no network to it: " : "",
+                         endpoint->no_network);
+}
+
+int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields,
+                    struct ivc_peer **ret_peer)
+{
+    struct ivc_peer *peer = find(endpoint, fields->id);
+    int r;
+
+    if (peer) {
+        *ret_peer = peer;
+        return ivc_peer_state(peer) == IVC_PEER_CLOSED ? IVC_E_GONE : 0;
+    }
+    if (!endpoint->network)
+        return no_network(endpoint, fields);
+    peer = calloc(1, sizeof *peer);
+    if (!peer)
+        return ivc_error_set(-ENOMEM, "peer: out of memory");
+    peer->member.slot = UINT32_MAX;
+    peer->member.client_id = fields->client_id;
+    peer->member.endpoint_id = fields->id;
+    ivc_store_relaxed(&peer->state, IVC_PEER_NETWORK);
+    r = ivc_network_connect(endpoint->network, &fields->network, peer, &peer->route);
+    if (r != 0) {
+        free(peer);
+        return r;
+    }
+    peer->next_remote = *bucket(endpoint, fields->id);
+    *bucket(endpoint, fields->id) = peer;
+    endpoint->n_remotes++;
+    *ret_peer = peer;
+    return 0;
+}
+
+/* ---- going out */
+
+static struct wire next_wire(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
+                             enum wire_kind kind, uint8_t tag)
+{
+    return (struct wire){
+        .from = endpoint->id, .number = peer->remote_sent, .kind = (uint8_t)kind, .tag = tag,
+    };
+}
+
+/* A packet that is only ours. */
+static int send_kind(struct ivc_endpoint *endpoint, struct ivc_peer *peer, enum wire_kind kind,
+                     const void *content, size_t len)
+{
+    struct wire wire = next_wire(endpoint, peer, kind, 0);
+    struct iovec iov[2] = { { &wire, sizeof wire }, { (void *)content, len } };
+    int r = ivc_network_send(endpoint->network, peer->route, iov, len > 0 ? 2 : 1);
+
+    peer->remote_sent += r == 0;
+    return r;
+}
+
+static int greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    struct greeting greeting = { .magic_id = endpoint->magic_id };
+    int r;
+
+    ivc_address_make(endpoint, &greeting.address);
+    gethostname(greeting.host, sizeof greeting.host - 1);
+    r = send_kind(endpoint, peer, WIRE_GREETING, &greeting, sizeof greeting);
+    peer->greeted = r == 0;
+    return r;
+}
+
+static int may_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    if (ivc_peer_state(peer) == IVC_PEER_CLOSED)
+        return ivc_error_set(IVC_E_GONE, "client %u on %s has left or cannot be reached any more",
+                             peer->member.client_id,
+                             peer->member.host[0] ? peer->member.host : "another host");
+    return peer->greeted ? 0 : greet(endpoint, peer);
+}
+
+int ivc_remote_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                    const struct iovec *iov, unsigned n_iov, size_t len)
+{
+    struct iovec parts[IVC_REMOTE_IOV_MAX + 1];
+    struct wire wire;
+    int r = may_send(endpoint, peer);
+
+    if (r != 0)
+        return r;
+    if (n_iov > IVC_REMOTE_IOV_MAX)
+        return ivc_error_set(-EINVAL, "packet of %u segments: at most %d", n_iov,
+                             IVC_REMOTE_IOV_MAX);
+    wire = next_wire(endpoint, peer, WIRE_PACKET, tag);
+    parts[0] = (struct iovec){ &wire, sizeof wire };
+    memcpy(parts + 1, iov, n_iov * sizeof *iov);
+    r = ivc_network_send(endpoint->network, peer->route, parts, n_iov + 1);
+    if (r == 0) {
+        peer->remote_sent++;
+        peer->stats.network_sent_bytes += len;
+    }
+    return r;
+}
+
+int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_buffer)
+{
+    void *data;
+    int r = ivc_network_buffer_get(endpoint->network, &ret_buffer->network, &data);
+
+    if (r != 0)
+        return r;
+    ret_buffer->data = (char *)data + sizeof(struct wire);
+    ret_buffer->size = (uint32_t)ivc_endpoint_packet_max(endpoint);
+    return 0;
+}
+
+int ivc_remote_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                           const struct ivc_buffer *buffer, size_t len)
+{
+    struct wire wire;
+    int r = may_send(endpoint, peer);
+
+    if (r != 0)
+        return r;
+    wire = next_wire(endpoint, peer, WIRE_PACKET, tag);
+    memcpy((char *)buffer->data - sizeof wire, &wire, sizeof wire);
+    r = ivc_network_send_buffer(endpoint->network, peer->route, buffer->network,
+                                sizeof wire + len);
+    if (r == 0) {
+        peer->remote_sent++;
+        peer->stats.network_sent_bytes += len;
+    }
+    return r;
+}
+
+/* ---- coming in */
+
+static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, const struct greeting *greeting)
+{
+    struct ivc_peer *peer = NULL;
+    bool known;
+    int r;
+
+    ivc_endpoint_lock(endpoint);
+    known = find(endpoint, greeting->address.id) != NULL;
+    r = known || (endpoint->on_arrival && greeting->magic_id == endpoint->magic_id)
+        ? ivc_remote_make(endpoint, &greeting->address, &peer) : IVC_E_UNREACHABLE;
+    if (r == 0)
+        snprintf(peer->member.host, sizeof peer->member.host, "%.63s", greeting->host);
+    ivc_endpoint_unlock(endpoint);
+    if (r != 0)
+        return NULL;
+    if (!known)
+        endpoint->on_arrival(endpoint->arg, peer);
+    return peer;
+}
+
+static struct ivc_peer *take_greeting(struct ivc_endpoint *endpoint, const struct wire *wire,
+                                      const void *content, size_t len)
+{
+    struct ivc_address address = { .len = IVC_ADDRESS_LEN };
+    struct greeting greeting;
+
+    if (len != sizeof greeting)
+        return NULL;
+    memcpy(&greeting, content, sizeof greeting);
+    memcpy(address.bytes, &greeting.address, IVC_ADDRESS_LEN);
+    if (ivc_address_id(&address) != wire->from)
+        return NULL;
+    return welcome(endpoint, &greeting);
+}
+
+static void deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                    const void *content, size_t len)
+{
+    struct ivc_packet packet = {
+        .tag = tag, .head = content, .head_len = (uint32_t)len,
+    };
+
+    peer->stats.network_received_bytes += len;
+    endpoint->on_packet(endpoint->arg, peer, &packet);
+}
+
+static void on_packet(void *arg, const void *data, size_t len)
+{
+    struct ivc_endpoint *endpoint = arg;
+    struct ivc_peer *peer;
+    struct wire wire;
+    const void *content = (const char *)data + sizeof wire;
+
+    if (len < sizeof wire)
+        return;
+    memcpy(&wire, data, sizeof wire);
+    len -= sizeof wire;
+    peer = wire.kind == WIRE_GREETING ? take_greeting(endpoint, &wire, content, len)
+           : find(endpoint, wire.from);
+    if (!peer || ivc_peer_state(peer) == IVC_PEER_CLOSED)
+        return;     /* of a job that is not ours, or of one that was given up */
+    if (wire.number != peer->remote_received++) {
+        ivc_peer_end(endpoint, peer, "packets of it were lost on the network");
+        return;
+    }
+    if (wire.kind == WIRE_PACKET)
+        deliver(endpoint, peer, wire.tag, content, len);
+    else if (wire.kind == WIRE_FAREWELL)
+        ivc_peer_end(endpoint, peer, NULL);
+}
+
+static void on_down(void *arg, struct ivc_route *route, const char *reason)
+{
+    ivc_peer_end(arg, ivc_route_arg(route), reason);
+}
+
+/*
+ * Looking at the network costs system calls, a turn of memory a few nanoseconds.  So after a look
+ * that found nothing, as much time passes until the next one that looking takes a small part of all:
+ * a sixteenth, or next to nothing while nobody is known to be out there.  Who has no memory to look
+ * at looks always.
+ */
+int ivc_remote_poll(struct ivc_endpoint *endpoint)
+{
+    bool memory = endpoint->n_receivers > 0;
+    uint64_t start, end;
+    int n;
+
+    if (memory && (endpoint->turn & 7) != 0 && !endpoint->network_busy)
+        return 0;
+    start = ivc_cycles();
+    if (memory && start < endpoint->network_due)
+        return 0;
+    n = ivc_network_progress(endpoint->network);
+    end = ivc_cycles();
+    endpoint->network_busy = n > 0;
+    endpoint->network_due = n > 0 ? 0 : end + (end - start) * (endpoint->n_remotes > 0 ? 16 : 256);
+    return n;
+}
+
+/* ---- opening and closing */
+
+int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
+{
+    struct ivc_network_options network = {
+        .provider = options->network_provider,
+        .packet_max = sizeof(struct wire) + IVC_MAX(ivc_endpoint_packet_max(endpoint),
+                                                    sizeof(struct greeting)),
+        .threads = options->threads,
+        .on_packet = on_packet,
+        .on_down = on_down,
+        .arg = endpoint,
+    };
+    bool asked = options->network_provider || getenv("IVC_NETWORK");
+    int r;
+
+    if (!options->network)
+        return 0;
+    r = ivc_network_open(&network, &endpoint->network);
+    if (r == 0)
+        return 0;
+    snprintf(endpoint->no_network, sizeof endpoint->no_network, "%s", ivc_error_text());
+    /* Who is in a region can do without, unless a network was asked for by name; "none" is the name
+     * for not having one. */
+    return endpoint->region && (!asked || r == -ENODEV) ? 0 : r;
+}
+
+static void say_farewell(struct ivc_endpoint *endpoint)
+{
+    uint64_t deadline = ivc_now_ms() + endpoint->linger_ms;
+
+    for (unsigned i = 0; i < IVC_REMOTE_BUCKETS; i++)
+        for (struct ivc_peer *peer = endpoint->remotes[i]; peer; peer = peer->next_remote)
+            while (ivc_peer_state(peer) != IVC_PEER_CLOSED && peer->greeted
+                   && send_kind(endpoint, peer, WIRE_FAREWELL, NULL, 0) == IVC_E_FULL
+                   && ivc_now_ms() < deadline)
+                ivc_endpoint_progress(endpoint);
+}
+
+void ivc_remote_close(struct ivc_endpoint *endpoint)
+{
+    if (!endpoint->network)
+        return;
+    say_farewell(endpoint);
+    ivc_network_free(endpoint->network, endpoint->linger_ms);
+    endpoint->network = NULL;
+    for (unsigned i = 0; i < IVC_REMOTE_BUCKETS; i++) {
+        struct ivc_peer *next;
+
+        for (struct ivc_peer *peer = endpoint->remotes[i]; peer; peer = next) {
+            next = peer->next_remote;
+            free(peer);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+/*
+ * Tests of endpoints: several endpoints of one process, moved in turn.  Packets of every length,
+ * many peers, peers that go, addresses that lead nowhere.
+ */
+#include "check.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "endpoint/endpoint.h"
+#include "region/region.h"
+
+enum { SIZE = 16 << 20, MAX = 1 << 17 };
+
+struct node {
+    struct ivc_endpoint *endpoint;
+    unsigned packets, gones, arrivals;
+    const char *last_reason;
+    struct ivc_packet last_packet;
+    char packet_bytes[MAX];
+};
+
+static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
+{
+    struct node *node = arg;
+
+    (void)peer;
+    node->packets++;
+    node->last_packet = *packet;
+    memcpy(node->packet_bytes, packet->head, packet->head_len);
+    if (packet->body_len)
+        memcpy(node->packet_bytes + packet->head_len, packet->body, packet->body_len);
+}
+
+static void on_gone(void *arg, struct ivc_peer *peer, const char *reason)
+{
+    struct node *node = arg;
+
+    (void)peer;
+    node->gones++;
+    node->last_reason = reason;
+}
+
+static void on_arrival(void *arg, struct ivc_peer *peer)
+{
+    (void)peer;
+    ((struct node *)arg)->arrivals++;
+}
+
+static void node_open(struct node *node, const char *path, uint32_t client_id)
+{
+    struct ivc_endpoint_options options = {
+        .region = path, .magic_id = 5, .client_id = client_id, .on_packet = on_packet,
+        .on_gone = on_gone, .on_arrival = on_arrival, .arg = node,
+    };
+
+    memset(node, 0, sizeof *node);
+    CHECK_THAT(ivc_endpoint_open(&options, &node->endpoint) == 0, "%s", ivc_error_text());
+}
+
+static void node_close(struct node *node)
+{
+    ivc_endpoint_free(node->endpoint);
+}
+
+static struct ivc_peer *connect_to(struct node *from, const struct node *to)
+{
+    struct ivc_address address;
+    struct ivc_peer *peer = NULL;
+
+    ivc_endpoint_address(to->endpoint, &address);
+    CHECK_THAT(ivc_endpoint_connect(from->endpoint, &address, &peer) == 0, "%s", ivc_error_text());
+    return peer;
+}
+
+static struct node a, b;
+static char payload[MAX];
+
+static void fill_payload(uint64_t number)
+{
+    for (size_t i = 0; i < sizeof payload; i++)
+        payload[i] = (char)(number * 31 + i * 11 + (i >> 9));
+}
+
+/* Every length of a packet, by copy and by buffer. */
+static void test_packets(void)
+{
+    static const struct { const char *ring, *segment, *chunk; } tunables[] = {
+        { "24K", "64", "32K" }, { "24K", "4096", "4K" }, { "4K", "64", "8K" },
+        { "1M", "256", "64K" },
+    };
+
+    for (unsigned t = 0; t < sizeof tunables / sizeof *tunables; t++) {
+        const char *path = check_file(0, SIZE);
+        struct ivc_peer *peer;
+        size_t eager_max, packet_max;
+
+        setenv("IVC_RING_SIZE", tunables[t].ring, 1);
+        setenv("IVC_SEGMENT_SIZE", tunables[t].segment, 1);
+        setenv("IVC_CHUNK_SIZE", tunables[t].chunk, 1);
+        node_open(&a, path, 1);
+        node_open(&b, path, 2);
+        peer = connect_to(&a, &b);
+        eager_max = ivc_endpoint_eager_max(a.endpoint);
+        packet_max = ivc_endpoint_packet_max(a.endpoint);
+        CHECK(eager_max > 0 && packet_max >= 4096);
+        fill_payload(t);
+        for (size_t len = 0; len <= packet_max; len += len < 5000 || len > packet_max - 70 ? 1 : 61)
+            for (unsigned by_buffer = 0; by_buffer < 2; by_buffer++) {
+                struct iovec iov[2] = {
+                    { payload, len / 2 }, { payload + len / 2, len - len / 2 },
+                };
+                struct ivc_buffer buffer;
+                int r;
+
+                if (by_buffer) {
+                    CHECK_EQ(ivc_endpoint_buffer_get(a.endpoint, peer, len, &buffer), 0);
+                    CHECK(buffer.size >= len);
+                    memcpy(buffer.data, payload, len);
+                    r = ivc_endpoint_send_buffer(a.endpoint, peer, 9, &buffer, len);
+                } else {
+                    if (len > eager_max)
+                        continue;
+                    r = ivc_endpoint_send(a.endpoint, peer, 9, iov, 2);
+                }
+                CHECK_THAT(r == 0, "%zu bytes gave %d: %s", len, r, ivc_error_text());
+                b.packets = 0;
+                for (unsigned i = 0; i < 300 && b.packets == 0; i++)
+                    ivc_endpoint_progress(b.endpoint);
+                CHECK_THAT(b.packets == 1, "%zu bytes did not arrive", len);
+                CHECK_EQ(b.last_packet.tag, 9);
+                CHECK_EQ((size_t)b.last_packet.head_len + b.last_packet.body_len, len);
+                CHECK_THAT(memcmp(b.packet_bytes, payload, len) == 0, "%zu bytes", len);
+            }
+        {
+            struct iovec iov = { payload, eager_max + 1 };
+            struct ivc_buffer buffer;
+
+            CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), -EMSGSIZE);
+            CHECK_EQ(ivc_endpoint_buffer_get(a.endpoint, peer, packet_max + 1, &buffer), -EMSGSIZE);
+        }
+        node_close(&a);
+        node_close(&b);
+    }
+}
+
+/* More peers than rings are looked at in each turn: none starves, each packet arrives. */
+static void test_many_peers(void)
+{
+    enum { N = 24 };
+    static struct node nodes[N];
+    const char *path = check_file(0, SIZE);
+    struct iovec iov = { payload, 100 };
+    struct ivc_peer *peers[N];
+
+    node_open(&a, path, 1);
+    for (unsigned i = 0; i < N; i++) {
+        node_open(&nodes[i], path, 100 + i);
+        peers[i] = connect_to(&nodes[i], &a);
+    }
+    for (unsigned round = 0; round < 50; round++) {
+        unsigned wanted = a.packets;
+
+        for (unsigned i = 0; i < N; i++)
+            if ((i + round) % 3 == 0 || round % 10 == 0) {
+                CHECK_EQ(ivc_endpoint_send(nodes[i].endpoint, peers[i], 1, &iov, 1), 0);
+                wanted++;
+            }
+        for (unsigned i = 0; i < 200000 && a.packets < wanted; i++)
+            ivc_endpoint_progress(a.endpoint);
+        CHECK_EQ(a.packets, wanted);
+    }
+    CHECK_EQ(a.arrivals, N);
+    for (unsigned i = 0; i < N; i++)
+        node_close(&nodes[i]);
+    for (unsigned i = 0; i < 500 && a.gones < N; i++, ivc_sleep_ms(10))
+        for (unsigned turn = 0; turn < 200; turn++)
+            ivc_endpoint_progress(a.endpoint);
+    CHECK_EQ(a.gones, N);
+    CHECK(a.last_reason == NULL);
+    node_close(&a);
+}
+
+static void test_addresses(void)
+{
+    struct ivc_address address, wrong;
+    struct ivc_peer *peer, *again;
+
+    node_open(&a, check_file(0, SIZE), 1);
+    node_open(&b, check_file(1, SIZE), 2);      /* another region */
+    ivc_endpoint_address(b.endpoint, &address);
+    CHECK(address.len > 0 && address.len <= IVC_ADDRESS_LEN);
+    CHECK_EQ(ivc_endpoint_connect(a.endpoint, &address, &peer), IVC_E_UNREACHABLE);
+    CHECK_TEXT(ivc_error_text(), "region");
+    CHECK_EQ(ivc_endpoint_connect(b.endpoint, &address, &peer), 0);
+    CHECK_EQ(ivc_endpoint_connect(b.endpoint, &address, &again), 0);
+    CHECK(peer == again);
+    /* Bytes that travelled badly: every one of them matters, and none crashes. */
+    for (unsigned bit = 0; bit < address.len * 8; bit++) {
+        int r;
+
+        wrong = address;
+        wrong.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        r = ivc_endpoint_connect(b.endpoint, &wrong, &peer);
+        CHECK_THAT(r == 0 || r == IVC_E_UNREACHABLE || r == IVC_E_GONE || r == -EINVAL,
+                   "bit %u gave %d", bit, r);
+    }
+    for (uint32_t len = 0; len < 300; len++) {
+        wrong = address;
+        wrong.len = len;
+        if (len != address.len)
+            CHECK_EQ(ivc_endpoint_connect(b.endpoint, &wrong, &peer), IVC_E_UNREACHABLE);
+    }
+    node_close(&a);
+    node_close(&b);
+}
+
+/* A process that has left: its address leads to nobody, and its place's next owner is not it. */
+static void test_left(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_address address;
+    struct ivc_peer *peer;
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    ivc_endpoint_address(b.endpoint, &address);
+    node_close(&b);
+    CHECK_EQ(ivc_endpoint_connect(a.endpoint, &address, &peer), IVC_E_GONE);
+    CHECK_TEXT(ivc_error_text(), "2", "left");
+    node_open(&b, path, 3);     /* the same slot, if it is free already */
+    CHECK_EQ(ivc_endpoint_connect(a.endpoint, &address, &peer), IVC_E_GONE);
+    node_close(&a);
+    node_close(&b);
+}
+
+/* Met us, sent, then left, then we look: what was sent is there. */
+static int may_leave[2];
+
+static int send_and_leave(void *arg)
+{
+    static struct node c;
+    struct ivc_region *region;
+    struct ivc_member member;
+    struct ivc_peer *peer;
+
+    node_open(&c, arg, 2);
+    region = ivc_endpoint_region(c.endpoint);
+    while (ivc_region_member(region, 0, &member) != 0
+           || ivc_endpoint_connect_member(c.endpoint, &member, &peer) != 0)
+        ivc_sleep_ms(1);
+    for (uint64_t i = 0; i < 20; i++) {
+        char go;
+
+        if (i == 1)
+            CHECK_EQ(read(may_leave[0], &go, 1), 1);
+        CHECK_EQ(ivc_endpoint_send(c.endpoint, peer, 1, &(struct iovec){ &i, sizeof i }, 1), 0);
+    }
+    node_close(&c);
+    return 0;
+}
+
+static void test_farewell(void)
+{
+    const char *path = check_file(0, SIZE);
+    static struct node third;
+
+    check_skip_under_thread_sanitizer();
+    /* Looked at at once; while it lingers; long after it has left. */
+    for (unsigned wait_ms = 0; wait_ms <= 3000; wait_ms += 1500) {
+        pid_t pid;
+
+        node_open(&a, path, 1);
+        node_open(&third, path, 3);
+        CHECK_EQ(pipe(may_leave), 0);
+        pid = check_fork(send_and_leave, (void *)path);
+        for (unsigned i = 0; i < 5000 && a.packets == 0; i++, ivc_sleep_ms(1))
+            ivc_endpoint_progress(a.endpoint);
+        CHECK_EQ(a.packets, 1);
+        CHECK_EQ(write(may_leave[1], "", 1), 1);
+        ivc_sleep_ms(300 * check_slowdown() + wait_ms);
+        for (unsigned i = 0; i < 5000 && a.gones == 0; i++, ivc_sleep_ms(1))
+            for (unsigned turn = 0; turn < 100; turn++)
+                ivc_endpoint_progress(a.endpoint);
+        CHECK_EQ(a.gones, 1);
+        CHECK_THAT(a.packets == 20 || a.last_reason, "after %u ms only %u of 20 packets, and it "
+                   "counts as left in order", wait_ms, a.packets);
+        CHECK_THAT(a.packets == 20 || wait_ms > 0, "%u of 20 packets", a.packets);
+        check_join(pid);
+        node_close(&third);
+        node_close(&a);
+        CHECK_EQ(truncate(path, 0), 0);
+        CHECK_EQ(truncate(path, SIZE), 0);
+    }
+}
+
+static const struct check_case cases[] = {
+    { "packets of every length", test_packets, 0 },
+    { "many peers", test_many_peers, 0 },
+    { "addresses", test_addresses, 0 },
+    { "an address of one that left", test_left, 0 },
+    { "packets of one that left", test_farewell, 0 },
+};
+CHECK_MAIN(cases)

@@ -1,0 +1,301 @@
+/*
+ * Choosing the provider: see provider.h.
+ *
+ * A name may stand for several providers: `tcp` is a provider of reliable datagrams since libfabric
+ * 1.18; in 1.17 the same code is called `net`, and `tcp` has connections only, which ofi_rxm makes
+ * datagrams of.  All that a name can mean are tried in a fixed order, so that all processes of a job
+ * come to the same.
+ *
+ * We are usually inside a provider ourselves, in a process with FI_PROVIDER=ivc.  libfabric then
+ * hides all others, unless it is asked for the hidden ones, too.  That flag of libfabric's own reaches
+ * the providers, but ofi_rxm asks again, without it, when it is opened, and finds nothing to stand
+ * on: there FI_PROVIDER must name its core as well, and our text says so.
+ * A libfabric that keeps its providers in files of their own, and loads only those it was pointed
+ * to, is helped by loading that file (Intel MPI's).
+ */
+#include "network/provider.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <strings.h>
+
+/* OFI_GETINFO_HIDDEN of libfabric's ofi.h: the same bit from 1.14 to 2.6. */
+static const uint64_t HIDDEN_TOO = 1ull << 60;
+
+enum {
+    NAME_MAX_LEN = 64,
+    MR_MODES = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT,
+};
+
+struct refusals {
+    char text[400];
+    size_t len;
+};
+
+__attribute__((format(printf, 2, 3)))
+static void refuse(struct refusals *refusals, const char *format, ...)
+{
+    size_t room = sizeof refusals->text - refusals->len;
+    va_list args;
+    int n;
+
+    if (room < 3)
+        return;
+    if (refusals->len > 0)
+        refusals->len += (size_t)snprintf(refusals->text + refusals->len, room, ", ");
+    room = sizeof refusals->text - refusals->len;
+    va_start(args, format);
+    n = vsnprintf(refusals->text + refusals->len, room, format, args);
+    va_end(args);
+    refusals->len = n < 0 ? refusals->len
+        : IVC_MIN(refusals->len + (size_t)n, sizeof refusals->text - 1);
+}
+
+static bool names_us(const char *name)
+{
+    for (const char *at = name; *at; at += strspn(at, ";")) {
+        size_t len = strcspn(at, ";");
+
+        if (len == 3 && strncasecmp(at, "ivc", 3) == 0)
+            return true;
+        at += len;
+    }
+    return false;
+}
+
+/* All that `wanted` can mean, best first. */
+static unsigned expand(const char *wanted, char names[4][NAME_MAX_LEN])
+{
+    unsigned n = 0;
+
+    snprintf(names[n++], NAME_MAX_LEN, "%s", wanted);
+    if (strcasecmp(wanted, "tcp") == 0)
+        snprintf(names[n++], NAME_MAX_LEN, "net");
+    if (!strchr(wanted, ';') && strncasecmp(wanted, "ofi_", 4) != 0) {
+        snprintf(names[n++], NAME_MAX_LEN, "%s;ofi_rxm", wanted);
+        snprintf(names[n++], NAME_MAX_LEN, "%s;ofi_rxd", wanted);
+    }
+    return n;
+}
+
+static uint32_t api_version(const struct ivc_libfabric *libfabric)
+{
+    return IVC_MIN(libfabric->version(), FI_VERSION(1, 17));
+}
+
+static struct fi_info *make_hints(const struct ivc_libfabric *libfabric, const char *name,
+                                  bool threads, uint64_t caps)
+{
+    struct fi_info *hints = libfabric->dupinfo(NULL);
+
+    if (!hints)
+        return NULL;
+    hints->caps = caps;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->tx_attr->msg_order = FI_ORDER_SAS;
+    hints->rx_attr->msg_order = FI_ORDER_SAS;
+    hints->domain_attr->mr_mode = MR_MODES;
+    hints->domain_attr->threading = threads ? FI_THREAD_SAFE : FI_THREAD_DOMAIN;
+    hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+    hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+    hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+    hints->fabric_attr->prov_name = strdup(name);
+    return hints;
+}
+
+/* The interface that the user chose.  `net` of 1.17 reads FI_NET_IFACE, but whoever wants `tcp` knows
+ * FI_TCP_IFACE. */
+static bool interface_fits(const struct fi_info *info)
+{
+    const char *iface = getenv("FI_TCP_IFACE");
+
+    return strcasecmp(info->fabric_attr->prov_name, "net") != 0 || !iface || !*iface
+        || getenv("FI_NET_IFACE") || strcmp(info->domain_attr->name, iface) == 0;
+}
+
+static const char *fault(const struct fi_info *info, size_t name_max)
+{
+    if (info->ep_attr->type != FI_EP_RDM)
+        return "no reliable datagrams";
+    if (!(info->caps & FI_MSG))
+        return "no messages";
+    if (!(info->tx_attr->msg_order & FI_ORDER_SAS))
+        return "does not keep the order of messages";
+    if (info->mode & ~(uint64_t)(FI_CONTEXT | FI_CONTEXT2))
+        return "asks for a mode that we do not serve";
+    if (info->domain_attr->mr_mode & ~MR_MODES)
+        return "asks for a registration that we do not serve";
+    if (info->src_addrlen > name_max)
+        return "addresses too long";
+    if (!interface_fits(info))
+        return "not on the interface of FI_TCP_IFACE";
+    return NULL;
+}
+
+/* A provider that was asked directly leaves it to libfabric's core to fill these in. */
+static void complete(struct fi_fabric_attr *attr, const char *name, uint32_t version)
+{
+    if (attr->prov_name)
+        return;
+    attr->prov_name = strdup(name);
+    attr->api_version = version;
+}
+
+/* A copy of the first good one of a list, which is freed. */
+static struct fi_info *take_good(const struct ivc_libfabric *libfabric, struct fi_info *list,
+                                 const char *name, const char **ret_fault)
+{
+    struct fi_info *good = NULL;
+
+    for (struct fi_info *info = list; info && !good; info = info->next) {
+        const char *why;
+
+        complete(info->fabric_attr, name, api_version(libfabric));
+        if (!info->fabric_attr->prov_name || strcasecmp(info->fabric_attr->prov_name, name) != 0)
+            continue;
+        why = fault(info, 40);
+        if (!why)
+            good = libfabric->dupinfo(info);
+        else
+            *ret_fault = why;
+    }
+    libfabric->freeinfo(list);
+    return good;
+}
+
+struct question {
+    const struct ivc_libfabric *libfabric;
+    ivc_getinfo_fn *getinfo;
+    ivc_fabric_fn *fabric;
+    const char *name;       /* in full */
+    bool threads;
+};
+
+/* Asks for a way to open the provider, at best one that can read remote memory. */
+static struct fi_info *ask(const struct question *question, const char **ret_fault)
+{
+    static const uint64_t caps[] = { FI_MSG | FI_RMA, FI_MSG };
+    struct fi_info *info = NULL;
+
+    for (unsigned i = 0; i < 2 && !info; i++) {
+        struct fi_info *list = NULL, *hints = make_hints(question->libfabric, question->name,
+                                                         question->threads, caps[i]);
+
+        if (!hints)
+            return NULL;
+        if (question->getinfo(api_version(question->libfabric), NULL, NULL, HIDDEN_TOO, hints,
+                              &list) == 0)
+            info = take_good(question->libfabric, list, question->name, ret_fault);
+        question->libfabric->freeinfo(hints);
+    }
+    return info;
+}
+
+/* Why there was no answer: is there such a provider, and what has it? */
+static const char *explain(const struct question *question)
+{
+    struct fi_info *list = NULL, *hints = question->libfabric->dupinfo(NULL);
+    const char *why = "not there";
+
+    if (!hints)
+        return why;
+    hints->mode = ~0ull;
+    hints->domain_attr->mr_mode = MR_MODES;
+    hints->fabric_attr->prov_name = strdup(question->name);
+    if (question->getinfo(api_version(question->libfabric), NULL, NULL, HIDDEN_TOO, hints, &list) == 0) {
+        why = "has not what we need (reliable datagrams that keep their order)";
+        question->libfabric->freeinfo(take_good(question->libfabric, list, question->name, &why));
+    }
+    question->libfabric->freeinfo(hints);
+    return why;
+}
+
+static bool try_open(const struct question *question, struct refusals *refusals,
+                     struct ivc_provider *ret_provider)
+{
+    const char *why = NULL, *filter = getenv("FI_PROVIDER");
+    struct fid_fabric *fabric;
+    struct fi_info *info = ask(question, &why);
+    int r;
+
+    if (!info) {
+        refuse(refusals, "%s: %s", question->name, why ? why : explain(question));
+        return false;
+    }
+    /* Whoever calls libfabric's fi_fabric() gets its hooks as well; a provider from a file of its
+     * own is asked directly. */
+    r = question->fabric(info->fabric_attr, &fabric, NULL);
+    if (r < 0) {
+        if (filter && *filter && strchr(question->name, ';'))
+            refuse(refusals, "%s: hidden from itself by FI_PROVIDER=%s (name %.*s there, too)",
+                   question->name, filter, (int)strcspn(question->name, ";"), question->name);
+        else
+            refuse(refusals, "%s: %s", question->name, question->libfabric->strerror(-r));
+        question->libfabric->freeinfo(info);
+        return false;
+    }
+    *ret_provider = (struct ivc_provider){
+        .info = info, .fabric = fabric,
+        .rma = (info->caps & FI_RMA) && (info->tx_attr->caps & FI_READ || info->caps & FI_READ),
+    };
+    return true;
+}
+
+/* A provider in a file of its own: its core's name is the file's. */
+static bool try_file(struct question *question, struct refusals *refusals,
+                     struct ivc_provider *ret_provider)
+{
+    if (strchr(question->name, ';')
+        || !ivc_provider_load(question->libfabric, question->name, &question->getinfo,
+                              &question->fabric))
+        return false;
+    return try_open(question, refusals, ret_provider);
+}
+
+int ivc_provider_open(const struct ivc_libfabric *libfabric, const char *wanted, bool threads,
+                      struct ivc_provider *ret_provider)
+{
+    struct refusals refusals = { .len = 0 };
+    char names[4][NAME_MAX_LEN];
+    uint32_t version = libfabric->version();
+    unsigned n;
+
+    if (!wanted || !*wanted)
+        wanted = "tcp";
+    if (names_us(wanted))
+        return ivc_error_set(-EINVAL, "IVC_NETWORK=%s: that is this provider itself; name the one "
+                             "that is to carry its packets between hosts (tcp)", wanted);
+    n = expand(wanted, names);
+    for (unsigned i = 0; i < 2 * n; i++) {
+        struct question question = { libfabric, libfabric->getinfo, libfabric->fabric, names[i % n],
+                                     threads };
+
+        if (i < n ? try_open(&question, &refusals, ret_provider)
+                  : try_file(&question, &refusals, ret_provider))
+            return 0;
+    }
+    return ivc_error_set(-ENODEV, "no network provider for IVC_NETWORK=%s (%s) in libfabric %u.%u, "
+                         "%s: `fi_info -t FI_EP_RDM` lists others; none switches the network off",
+                         wanted, refusals.text, FI_MAJOR(version), FI_MINOR(version),
+                         libfabric->path);
+}
+
+uint32_t ivc_provider_hash(const struct fi_info *info)
+{
+    uint32_t hash = 2166136261u;    /* FNV-1a */
+    uint32_t facts[] = { info->addr_format, info->ep_attr->protocol, info->ep_attr->protocol_version };
+    const uint8_t *bytes = (const uint8_t *)facts;
+
+    for (const char *at = info->fabric_attr->prov_name; *at; at++)
+        hash = (hash ^ (uint8_t)*at) * 16777619u;
+    for (size_t i = 0; i < sizeof facts; i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
+    return hash ? hash : 1;     /* 0 says: no network */
+}

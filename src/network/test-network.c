@@ -1,0 +1,680 @@
+/*
+ * Packets and pulls between two processes of this machine, through libfabric's tcp on the loopback
+ * interface; and what becomes of a route whose other end dies, in each state it may be in.
+ *
+ * IVC_TEST_LIBFABRIC names another libfabric to do it with (those that MPIs bring along).
+ */
+#include "check.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "network/network.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+/* libfabric 1.17 leaks a description for each endpoint and a few bytes for each connection. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libfabric.so\n";
+}
+#endif
+
+enum { PACKET_MAX = 32 * 1024 + 64, MIB = 1 << 20 };
+
+/* One process's side. */
+struct side {
+    struct ivc_network *network;
+    struct ivc_route *route;
+    int in, out;                /* pipes to the other side */
+    _Atomic uint64_t received;
+    uint64_t state;             /* of the numbers that the other side sends */
+    bool check;                 /* the contents follow `state` */
+    unsigned downs;
+    bool down_in_pull;          /* on_down came before a pull's callback */
+    char reason[200];
+    unsigned pulled;
+    int pull_status;
+    bool pulling;
+};
+
+static void fill(uint8_t *bytes, size_t len, uint64_t number)
+{
+    for (size_t i = 0; i < len; i++)
+        bytes[i] = (uint8_t)(number + i * 7);
+}
+
+/* Mostly small, some up to the limit. */
+static size_t length(uint64_t *state, uint64_t number)
+{
+    uint64_t random = check_random(state);
+
+    if (number % 1000 == 0)
+        return PACKET_MAX;
+    return 8 + random % (random >> 32 & 15 ? 200 : PACKET_MAX - 7);
+}
+
+static void on_packet(void *arg, const void *data, size_t len)
+{
+    struct side *side = arg;
+    const uint8_t *bytes = data;
+
+    CHECK_EQ((uintptr_t)data % 16, 0);
+    if (side->check) {
+        uint64_t number;
+
+        CHECK_EQ(len, length(&side->state, side->received));
+        memcpy(&number, bytes, sizeof number);
+        CHECK_EQ(number, side->received);
+        for (size_t i = sizeof number; i < len; i++)
+            if (bytes[i] != (uint8_t)(number + (i - sizeof number) * 7))
+                check_fail(__FILE__, __LINE__, "packet %llu: byte %zu differs",
+                           (unsigned long long)number, i);
+    }
+    side->received++;
+}
+
+static void on_down(void *arg, struct ivc_route *route, const char *reason)
+{
+    struct side *side = arg;
+
+    CHECK(route == side->route);
+    CHECK(ivc_route_arg(route) == side);
+    CHECK(!strchr(reason, '\n'));
+    snprintf(side->reason, sizeof side->reason, "%s", reason);
+    side->downs++;
+    if (side->pulling)
+        side->down_in_pull = true;
+}
+
+static void on_pulled(void *arg, int status)
+{
+    struct side *side = arg;
+
+    side->pulled++;
+    side->pull_status = status;
+    side->pulling = false;
+}
+
+static void use_libfabric(void)
+{
+    const char *path = getenv("IVC_TEST_LIBFABRIC");
+    void *object, *symbol;
+
+    if (!path)
+        return;
+    object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    CHECK_THAT(object, "%s", dlerror());
+    symbol = dlsym(object, "fi_getinfo");
+    CHECK(symbol);
+    ivc_network_set_libfabric(symbol);
+}
+
+static int open_network(struct side *side, const char *provider, bool threads)
+{
+    struct ivc_network_options options = {
+        .provider = provider, .packet_max = PACKET_MAX, .threads = threads,
+        .on_packet = on_packet, .on_down = on_down, .arg = side,
+    };
+
+    setenv("FI_TCP_IFACE", "lo", 0);
+    use_libfabric();
+    return ivc_network_open(&options, &side->network);
+}
+
+static void tell(struct side *side, const void *bytes, size_t len)
+{
+    CHECK_EQ(write(side->out, bytes, len), (ssize_t)len);
+}
+
+static void hear(struct side *side, void *ret_bytes, size_t len)
+{
+    CHECK_EQ(read(side->in, ret_bytes, len), (ssize_t)len);
+}
+
+static void start(struct side *side, bool threads)
+{
+    struct ivc_network_name own, other;
+    int r = open_network(side, NULL, threads);
+
+    CHECK_THAT(r == 0, "%s", ivc_error_text());
+    ivc_network_name(side->network, &own);
+    tell(side, &own, sizeof own);
+    hear(side, &other, sizeof other);
+    CHECK_THAT(ivc_network_connect(side->network, &other, side, &side->route) == 0, "%s",
+               ivc_error_text());
+}
+
+static void stop(struct side *side)
+{
+    ivc_network_free(side->network, 5000);
+}
+
+typedef int side_fn(struct side *side);
+
+struct other {
+    side_fn *fn;
+    struct side side;
+};
+
+static int run_other(void *arg)
+{
+    struct other *other = arg;
+
+    return other->fn(&other->side);
+}
+
+static pid_t fork_other(side_fn *fn, struct side *ret_side)
+{
+    int to[2], from[2];
+    struct other other = { .fn = fn };
+    pid_t pid;
+
+    CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
+    other.side.in = to[0];
+    other.side.out = from[1];
+    pid = check_fork(run_other, &other);
+    close(to[0]);
+    close(from[1]);
+    *ret_side = (struct side){ .in = from[0], .out = to[1] };
+    return pid;
+}
+
+static int send_one(struct side *side, uint8_t *bytes, size_t len)
+{
+    struct iovec iov[2] = { { bytes, 8 }, { bytes + 8, len - 8 } };
+
+    return ivc_network_send(side->network, side->route, iov, len > 8 ? 2 : 1);
+}
+
+/* Both ways at once; every third through a buffer of the network's. */
+static int exchange(struct side *side)
+{
+    static uint8_t bytes[PACKET_MAX];
+    uint64_t n = 100000 / check_slowdown(), state = 77, sent = 0, full = 0;
+    size_t len = 0;
+
+    start(side, false);
+    side->check = true;
+    side->state = 77;
+    while (sent < n || side->received < n) {
+        int r = IVC_E_FULL;
+
+        if (sent < n) {
+            if (len == 0) {
+                len = length(&state, sent);
+                memcpy(bytes, &sent, sizeof sent);
+                fill(bytes + 8, len - 8, sent);
+            }
+            if (sent % 3 == 0) {
+                struct ivc_network_buffer *buffer;
+                void *data;
+
+                r = ivc_network_buffer_get(side->network, &buffer, &data);
+                if (r == 0) {
+                    memcpy(data, bytes, len);
+                    r = ivc_network_send_buffer(side->network, side->route, buffer, len);
+                    if (r != 0)
+                        ivc_network_buffer_free(side->network, buffer);
+                }
+            } else {
+                r = send_one(side, bytes, len);
+            }
+            CHECK_THAT(r == 0 || r == IVC_E_FULL, "packet %llu: %d %s", (unsigned long long)sent, r,
+                       side->reason);
+            sent += r == 0;
+            full += r == IVC_E_FULL;
+            len = r == 0 ? 0 : len;
+        }
+        if (r == IVC_E_FULL || sent % 16 == 0)
+            ivc_network_progress(side->network);
+    }
+    CHECK_EQ(side->downs, 0);
+    CHECK(full > 0);
+    stop(side);
+    return 0;
+}
+
+static void packets_both_ways(void)
+{
+    struct side side;
+    pid_t pid = fork_other(exchange, &side);
+
+    exchange(&side);
+    check_join(pid);
+}
+
+/* Sends what leaves at once and closes: nothing may be lost by that. */
+static int send_and_leave(struct side *side)
+{
+    static uint8_t bytes[PACKET_MAX];
+    uint64_t state = 5, sent = 0;
+
+    start(side, false);
+    while (sent < 500) {
+        size_t len = length(&state, sent);
+        int r;
+
+        memcpy(bytes, &sent, sizeof sent);
+        fill(bytes + 8, len - 8, sent);
+        while ((r = send_one(side, bytes, len)) == IVC_E_FULL)
+            ivc_network_progress(side->network);
+        CHECK_EQ(r, 0);
+        sent++;
+    }
+    stop(side);
+    return 0;
+}
+
+static void leaving_loses_nothing(void)
+{
+    struct side side;
+    pid_t pid = fork_other(send_and_leave, &side);
+
+    start(&side, false);
+    side.check = true;
+    side.state = 5;
+    while (side.received < 500)
+        ivc_network_progress(side.network);
+    stop(&side);
+    check_join(pid);
+}
+
+/* Shows memory to the other side until that says it is done. */
+static int show(struct side *side)
+{
+    size_t len = 64 * MIB;
+    uint8_t *memory = malloc(len);
+    struct ivc_network_exposure exposure;
+    char done;
+
+    start(side, false);
+    fill(memory, len, 3);
+    CHECK_THAT(ivc_network_expose(side->network, memory, len, &exposure) == 0, "%s",
+               ivc_error_text());
+    tell(side, &exposure, sizeof exposure);
+    fcntl(side->in, F_SETFL, O_NONBLOCK);
+    while (read(side->in, &done, 1) != 1)
+        ivc_network_progress(side->network);
+    ivc_network_unexpose(side->network, &exposure);
+    stop(side);
+    free(memory);
+    return 0;
+}
+
+static void pull_range(struct side *side, const struct ivc_network_exposure *exposure, size_t from,
+                       size_t len, unsigned n_iov)
+{
+    uint8_t *memory = calloc(1, len + 64);
+    struct iovec iov[8];
+    size_t at = 0;
+    int r;
+
+    for (unsigned i = 0; i < n_iov; i++) {
+        iov[i] = (struct iovec){ memory + at, i == n_iov - 1 ? len - at : len / n_iov };
+        at += iov[i].iov_len;
+    }
+    side->pulled = 0;
+    while ((r = ivc_network_pull(side->network, side->route, exposure->where + from, exposure->key,
+                                 iov, n_iov, on_pulled, side)) == IVC_E_FULL)
+        ivc_network_progress(side->network);
+    CHECK_THAT(r == 0, "%d %s", r, ivc_error_text());
+    while (!side->pulled)
+        ivc_network_progress(side->network);
+    CHECK_EQ(side->pull_status, 0);
+    for (size_t i = 0; i < len; i++)
+        if (memory[i] != (uint8_t)(3 + (from + i) * 7))
+            check_fail(__FILE__, __LINE__, "%zu bytes from %zu: byte %zu differs", len, from, i);
+    CHECK_EQ(memory[len], 0);
+    free(memory);
+}
+
+static void pulls(void)
+{
+    static const size_t lengths[] = { 8, 100, 4096, 65536, 1000003, 8 * MIB, 64 * MIB };
+    struct ivc_network_exposure exposure;
+    struct side side;
+    pid_t pid = fork_other(show, &side);
+
+    start(&side, false);
+    CHECK(ivc_network_can_pull(side.network));
+    hear(&side, &exposure, sizeof exposure);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (unsigned n_iov = 1; n_iov <= 8; n_iov++)
+            pull_range(&side, &exposure, lengths[i] < 64 * MIB ? 1000 * n_iov : 0, lengths[i], n_iov);
+    tell(&side, "d", 1);
+    stop(&side);
+    check_join(pid);
+}
+
+/* Gives its address away and sits there; `first` of its life it makes progress. */
+static int sit(struct side *side)
+{
+    struct ivc_network_exposure exposure;
+    static uint8_t memory[64 * MIB];
+    char go;
+
+    start(side, false);
+    CHECK_EQ(ivc_network_expose(side->network, memory, sizeof memory, &exposure), 0);
+    tell(side, &exposure, sizeof exposure);
+    fcntl(side->in, F_SETFL, O_NONBLOCK);
+    while (read(side->in, &go, 1) != 1)
+        ivc_network_progress(side->network);
+    tell(side, "s", 1);
+    for (;;)
+        pause();
+}
+
+/* A first packet has arrived, and the other side sits still. */
+static struct ivc_network_exposure connect_to_sitter(struct side *side)
+{
+    struct ivc_network_exposure exposure;
+    uint8_t bytes[64] = { 0 };
+    char still;
+    int r;
+
+    start(side, false);
+    hear(side, &exposure, sizeof exposure);
+    while ((r = send_one(side, bytes, sizeof bytes)) == IVC_E_FULL)
+        ivc_network_progress(side->network);
+    CHECK_EQ(r, 0);
+    for (unsigned i = 0; i < 1000; i++)
+        ivc_network_progress(side->network);
+    tell(side, "g", 1);
+    hear(side, &still, 1);
+    return exposure;
+}
+
+static void expect_down(struct side *side, unsigned seconds)
+{
+    uint64_t end = ivc_now_ms() + seconds * 1000u;
+    uint8_t bytes[64] = { 0 };
+
+    while (!side->downs && ivc_now_ms() < end)
+        if (ivc_network_progress(side->network) == 0)
+            ivc_sleep_ms(1);
+    CHECK_THAT(side->downs == 1, "%u", side->downs);
+    CHECK(side->reason[0]);
+    printf("# %s\n", side->reason);
+    CHECK(!side->down_in_pull);
+    CHECK_EQ(send_one(side, bytes, 64), IVC_E_GONE);
+    for (unsigned i = 0; i < 1000; i++)
+        ivc_network_progress(side->network);
+    CHECK_EQ(side->downs, 1);
+    ivc_route_free(side->network, side->route);
+    ivc_network_free(side->network, 100);
+}
+
+static void killed_while_we_send(void)
+{
+    uint8_t bytes[64] = { 0 };
+    struct side side;
+    pid_t pid = fork_other(sit, &side);
+    uint64_t end;
+
+    connect_to_sitter(&side);
+    check_kill(pid);
+    end = ivc_now_ms() + 20000;
+    while (!side.downs && ivc_now_ms() < end) {
+        int r = send_one(&side, bytes, sizeof bytes);
+
+        CHECK(r == 0 || r == IVC_E_FULL || r == IVC_E_GONE);
+        ivc_network_progress(side.network);
+    }
+    expect_down(&side, 1);
+}
+
+static void killed_while_we_wait(void)
+{
+    struct side side;
+    pid_t pid = fork_other(sit, &side);
+
+    connect_to_sitter(&side);
+    check_kill(pid);
+    expect_down(&side, 20);
+}
+
+static void killed_while_we_pull(void)
+{
+    static uint8_t memory[64 * MIB];
+    struct iovec iov = { memory, sizeof memory };
+    struct side side;
+    pid_t pid = fork_other(sit, &side);
+    struct ivc_network_exposure exposure = connect_to_sitter(&side);
+    int r;
+
+    side.pulling = true;
+    while ((r = ivc_network_pull(side.network, side.route, exposure.where, exposure.key, &iov, 1,
+                                 on_pulled, &side)) == IVC_E_FULL)
+        ivc_network_progress(side.network);
+    CHECK_EQ(r, 0);
+    for (unsigned i = 0; i < 1000; i++)
+        ivc_network_progress(side.network);
+    CHECK_EQ(side.pulled, 0);
+    check_kill(pid);
+    expect_down(&side, 20);
+    CHECK_EQ(side.pulled, 1);
+    CHECK_EQ(side.pull_status, IVC_E_GONE);
+}
+
+/* Dead before we ever sent to it. */
+static void killed_before_we_connect(void)
+{
+    uint8_t bytes[64] = { 0 };
+    struct ivc_network_exposure exposure;
+    struct side side;
+    pid_t pid = fork_other(sit, &side);
+
+    start(&side, false);
+    hear(&side, &exposure, sizeof exposure);
+    check_kill(pid);
+    while (send_one(&side, bytes, sizeof bytes) == IVC_E_FULL && !side.downs)
+        ivc_network_progress(side.network);
+    expect_down(&side, 20);
+}
+
+/* Never sent to, only watched. */
+static void killed_while_watched(void)
+{
+    struct ivc_network_exposure exposure;
+    struct side side;
+    pid_t pid = fork_other(sit, &side);
+
+    start(&side, false);
+    hear(&side, &exposure, sizeof exposure);
+    check_kill(pid);
+    ivc_route_watch(side.route);
+    expect_down(&side, 40);
+}
+
+/* One that computes is not dead: packets find room no more, and go on when it wakes up. */
+static int compute(struct side *side)
+{
+    char go;
+
+    start(side, false);
+    ivc_sleep_ms(6000);     /* far longer than the timeout of the other side */
+    side->received = 0;
+    fcntl(side->in, F_SETFL, O_NONBLOCK);
+    while (read(side->in, &go, 1) != 1)
+        ivc_network_progress(side->network);
+    tell(side, &side->received, sizeof side->received);
+    stop(side);
+    return 0;
+}
+
+static void computing_is_not_dead(void)
+{
+    static uint8_t bytes[PACKET_MAX];
+    uint64_t sent = 0, received, full = 0;
+    struct side side;
+    pid_t pid;
+
+    setenv("IVC_NETWORK_TIMEOUT", "2", 1);
+    pid = fork_other(compute, &side);
+    start(&side, false);
+    while (sent < 2000) {
+        int r = send_one(&side, bytes, sizeof bytes);
+
+        CHECK_THAT(r == 0 || r == IVC_E_FULL, "%s", side.reason);
+        sent += r == 0;
+        full += r == IVC_E_FULL;
+        ivc_network_progress(side.network);
+    }
+    CHECK(full > 0);
+    CHECK_EQ(side.downs, 0);
+    for (uint64_t end = ivc_now_ms() + 1000; ivc_now_ms() < end;)
+        ivc_network_progress(side.network);
+    tell(&side, "g", 1);
+    fcntl(side.in, F_SETFL, O_NONBLOCK);
+    while (read(side.in, &received, sizeof received) != sizeof received)
+        ivc_network_progress(side.network);
+    CHECK_EQ(received, sent);
+    stop(&side);
+    check_join(pid);
+}
+
+static void refused_names(void)
+{
+    static const struct { const char *name; int code; const char *word; } cases[] = {
+        { "ivc", -EINVAL, "itself" },
+        { "tcp;ivc", -EINVAL, "itself" },
+        { "none", -ENODEV, "switched off" },
+        { "nonsense", -ENODEV, "nonsense: not there" },
+        { "../../tmp/x", -ENODEV, "not there" },
+        { "udp", -ENODEV, "udp" },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct side side = { 0 };
+        int r;
+
+        setenv("IVC_NETWORK", cases[i].name, 1);
+        r = open_network(&side, NULL, false);
+        if (r == 0 && strcmp(cases[i].name, "udp") == 0) {      /* over ofi_rxd */
+            ivc_network_free(side.network, 0);
+            continue;
+        }
+        CHECK_THAT(r == cases[i].code, "%s: %d %s", cases[i].name, r, ivc_error_text());
+        CHECK_TEXT(ivc_error_text(), cases[i].word);
+        printf("# %s\n", ivc_error_text());
+    }
+}
+
+static void bad_peers(void)
+{
+    struct side side = { 0 };
+    struct ivc_network_name name;
+    struct ivc_route *route;
+
+    CHECK_EQ(open_network(&side, NULL, false), 0);
+    printf("# %s\n", ivc_network_describe(side.network));
+    ivc_network_name(side.network, &name);
+    name.provider ^= 1;
+    CHECK_EQ(ivc_network_connect(side.network, &name, NULL, &route), IVC_E_UNREACHABLE);
+    CHECK_TEXT(ivc_error_text(), "another provider");
+    name.provider = 0;
+    CHECK_EQ(ivc_network_connect(side.network, &name, NULL, &route), IVC_E_UNREACHABLE);
+    ivc_network_name(side.network, &name);
+    name.len = 0xffffffff;
+    CHECK_EQ(ivc_network_connect(side.network, &name, NULL, &route), IVC_E_UNREACHABLE);
+    ivc_network_free(side.network, 0);
+    ivc_network_free(NULL, 0);
+}
+
+/* Sleeps on the descriptor; a packet wakes it. */
+static void sleeping(void)
+{
+    struct side side;
+    pid_t pid = fork_other(send_and_leave, &side);
+    unsigned slept = 0;
+
+    start(&side, false);
+    if (ivc_network_fd(side.network) < 0)
+        check_skip("the provider has no descriptor to wait for");
+    side.check = true;
+    side.state = 5;
+    while (side.received < 500) {
+        if (ivc_network_try_wait(side.network) == 0) {
+            fd_set set;
+            struct timeval limit = { 5, 0 };
+
+            FD_ZERO(&set);
+            FD_SET(ivc_network_fd(side.network), &set);
+            CHECK_THAT(select(ivc_network_fd(side.network) + 1, &set, NULL, NULL, &limit) == 1,
+                       "nobody woke us after %u packets", (unsigned)side.received);
+            slept++;
+        }
+        ivc_network_progress(side.network);
+    }
+    CHECK(slept > 0);
+    stop(&side);
+    check_join(pid);
+}
+
+enum { SENDERS = 4, EACH = 5000 };
+
+static int take_from_senders(struct side *side)
+{
+    start(side, true);
+    while (side->received < SENDERS * EACH / check_slowdown())
+        ivc_network_progress(side->network);
+    stop(side);
+    return 0;
+}
+
+static void *send_many(void *arg)
+{
+    struct side *side = arg;
+    uint8_t bytes[5000] = { 0 };
+
+    for (unsigned i = 0; i < EACH / check_slowdown();) {
+        int r = send_one(side, bytes, i % 7 == 0 ? 5000 : i % 3 == 0 ? 500 : 16);
+
+        CHECK(r == 0 || r == IVC_E_FULL);
+        i += r == 0;
+        if (r != 0)
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void senders(void)
+{
+    pthread_t threads[SENDERS];
+    struct side side;
+    pid_t pid = fork_other(take_from_senders, &side);
+    char byte;
+
+    start(&side, true);
+    for (unsigned i = 0; i < SENDERS; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, send_many, &side), 0);
+    fcntl(side.in, F_SETFL, O_NONBLOCK);
+    while (read(side.in, &byte, 1) < 0)     /* until the other side has all and closed its end */
+        ivc_network_progress(side.network);
+    for (unsigned i = 0; i < SENDERS; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_EQ(side.downs == 0 || side.reason[0] != '\0', 1);
+    ivc_network_free(side.network, 1000);
+    check_join(pid);
+}
+
+static const struct check_case cases[] = {
+    { "packets both ways: order and content", packets_both_ways, 120 },
+    { "leaving loses nothing", leaving_loses_nothing, 0 },
+    { "pulls of many lengths and pieces", pulls, 120 },
+    { "killed while we send", killed_while_we_send, 0 },
+    { "killed while we wait", killed_while_we_wait, 0 },
+    { "killed while we pull", killed_while_we_pull, 0 },
+    { "killed before we connect", killed_before_we_connect, 0 },
+    { "killed while watched", killed_while_watched, 0 },
+    { "computing is not dead", computing_is_not_dead, 0 },
+    { "names that are refused", refused_names, 0 },
+    { "peers of another kind", bad_peers, 0 },
+    { "sleeping", sleeping, 0 },
+    { "several threads send", senders, 120 },
+};
+CHECK_MAIN(cases)

@@ -1,0 +1,508 @@
+/*
+ * The provider's objects, through libfabric's public calls only: what is offered and refused,
+ * address vectors, queues, counters, sleeping, and the order in which things may be closed.
+ *
+ * One process with two endpoints.  Needs FI_PROVIDER_PATH (the folder of libivc-fi.so),
+ * FI_PROVIDER=ivc and IVC_REGION.
+ */
+#include "check.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_tagged.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { VERSION = FI_VERSION(1, 17), ADDRESS = 128 };
+
+struct side {
+    struct fid_ep *ep;
+    struct fid_cq *cq;
+    struct fid_av *av;
+    uint8_t address[ADDRESS];
+};
+
+static struct fi_info *info;
+static struct fid_fabric *fabric;
+static struct fid_domain *domain;
+
+static struct fi_info *make_hints(void)
+{
+    struct fi_info *hints = fi_allocinfo();
+
+    CHECK(hints != NULL);
+    hints->fabric_attr->prov_name = strdup("ivc");
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->caps = FI_MSG | FI_TAGGED | FI_SOURCE;
+    return hints;
+}
+
+static int ask(struct fi_info *hints, struct fi_info **ret_info)
+{
+    int r = fi_getinfo(VERSION, NULL, NULL, 0, hints, ret_info);
+
+    fi_freeinfo(hints);
+    return r;
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* ---------------------------------------------------------------- what is offered */
+
+static void refuse(void (*spoil)(struct fi_info *))
+{
+    struct fi_info *hints = make_hints(), *got = NULL;
+
+    spoil(hints);
+    CHECK_EQ(ask(hints, &got), -FI_ENODATA);
+}
+
+static void want_dgram(struct fi_info *hints) { hints->ep_attr->type = FI_EP_DGRAM; }
+static void want_msg_ep(struct fi_info *hints) { hints->ep_attr->type = FI_EP_MSG; }
+static void want_multicast(struct fi_info *hints) { hints->caps |= FI_MULTICAST; }
+static void want_auto(struct fi_info *hints) { hints->domain_attr->data_progress = FI_PROGRESS_AUTO; }
+static void want_inject(struct fi_info *hints) { hints->tx_attr->inject_size = 1 << 20; }
+static void want_order(struct fi_info *hints) { hints->tx_attr->msg_order = FI_ORDER_RMA_WAW; }
+static void want_contexts(struct fi_info *hints) { hints->ep_attr->tx_ctx_cnt = 2; }
+static void want_domain(struct fi_info *hints) { hints->domain_attr->name = strdup("nowhere"); }
+static void want_sockaddr(struct fi_info *hints) { hints->addr_format = FI_SOCKADDR_IN; }
+static void want_two_modes(struct fi_info *hints)
+{
+    hints->domain_attr->mr_mode = FI_MR_BASIC | FI_MR_VIRT_ADDR;
+}
+
+static void test_refused(void)
+{
+    static void (*const spoilers[])(struct fi_info *) = {
+        want_dgram, want_msg_ep, want_multicast, want_auto, want_inject, want_order, want_contexts,
+        want_domain, want_sockaddr, want_two_modes,
+    };
+    struct fi_info *hints = make_hints(), *got = NULL;
+
+    for (size_t i = 0; i < sizeof spoilers / sizeof *spoilers; i++)
+        refuse(spoilers[i]);
+    CHECK_EQ(fi_getinfo(VERSION, "127.0.0.1", "1", 0, hints, &got), -FI_ENODATA);
+    fi_freeinfo(hints);
+}
+
+static void test_offered(void)
+{
+    struct fi_info *hints = make_hints(), *got = NULL;
+
+    hints->caps = FI_TAGGED;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_PROV_KEY;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->av_type = FI_AV_MAP;
+    CHECK_EQ(ask(hints, &got), 0);
+    CHECK_EQ(got->caps & (FI_TAGGED | FI_SEND | FI_RECV), FI_TAGGED | FI_SEND | FI_RECV);
+    CHECK_EQ(got->caps & (FI_MSG | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV), 0);
+    CHECK_EQ(got->domain_attr->threading, FI_THREAD_DOMAIN);
+    CHECK_EQ(got->domain_attr->av_type, FI_AV_MAP);
+    CHECK_EQ(got->domain_attr->mr_mode & ~(FI_MR_LOCAL | FI_MR_PROV_KEY), 0);
+    CHECK_EQ(got->mode, 0);
+    CHECK(!got->next);
+    fi_freeinfo(got);
+}
+
+/* ---------------------------------------------------------------- two endpoints */
+
+static void open_side(struct side *side, enum fi_wait_obj object)
+{
+    struct fi_cq_attr cq = { .format = FI_CQ_FORMAT_TAGGED, .wait_obj = object };
+    struct fi_av_attr av = { .type = FI_AV_TABLE };
+    size_t len = 1;
+
+    CHECK_EQ(fi_endpoint(domain, info, &side->ep, NULL), 0);
+    CHECK_EQ(fi_enable(side->ep), -FI_ENOAV);
+    CHECK_EQ(fi_av_open(domain, &av, &side->av, NULL), 0);
+    CHECK_EQ(fi_ep_bind(side->ep, &side->av->fid, 0), 0);
+    CHECK_EQ(fi_enable(side->ep), -FI_ENOCQ);
+    CHECK_EQ(fi_cq_open(domain, &cq, &side->cq, NULL), 0);
+    CHECK_EQ(fi_ep_bind(side->ep, &side->cq->fid, FI_TRANSMIT | FI_RECV), 0);
+    CHECK_EQ(fi_ep_bind(side->ep, &side->cq->fid, FI_RECV), -FI_EINVAL);
+    /* The name is known before the endpoint is enabled; its length is told to who has no room. */
+    CHECK_EQ(fi_getname(&side->ep->fid, side->address, &len), -FI_ETOOSMALL);
+    CHECK_EQ(len, ADDRESS);
+    CHECK_EQ(fi_getname(&side->ep->fid, side->address, &len), 0);
+    CHECK_EQ(fi_enable(side->ep), 0);
+    CHECK_EQ(fi_enable(side->ep), -FI_EOPBADSTATE);
+    /* What is bound cannot be closed. */
+    CHECK_EQ(fi_close(&side->cq->fid), -FI_EBUSY);
+    CHECK_EQ(fi_close(&side->av->fid), -FI_EBUSY);
+    CHECK_EQ(fi_close(&domain->fid), -FI_EBUSY);
+    CHECK_EQ(fi_close(&fabric->fid), -FI_EBUSY);
+}
+
+static void close_side(struct side *side)
+{
+    CHECK_EQ(fi_close(&side->ep->fid), 0);
+    CHECK_EQ(fi_close(&side->cq->fid), 0);
+    CHECK_EQ(fi_close(&side->av->fid), 0);
+}
+
+static void open_domain(enum fi_threading threading)
+{
+    struct fi_info *hints = make_hints();
+
+    hints->domain_attr->threading = threading;
+    CHECK_EQ(ask(hints, &info), 0);
+    CHECK_EQ(fi_fabric(info->fabric_attr, &fabric, NULL), 0);
+    CHECK_EQ(fi_domain(fabric, info, &domain, NULL), 0);
+}
+
+static void close_domain(void)
+{
+    CHECK_EQ(fi_close(&domain->fid), 0);
+    CHECK_EQ(fi_close(&fabric->fid), 0);
+    fi_freeinfo(info);
+}
+
+/* Reads one completion; the other side's progress is made by its own queue. */
+static void read_one(struct side *side, struct side *other, struct fi_cq_tagged_entry *entry,
+                     fi_addr_t *source)
+{
+    struct fi_cq_tagged_entry unused;
+    uint64_t end = now_ms() + 10000;
+    ssize_t n;
+
+    do {
+        CHECK_EQ(fi_cq_read(other->cq, &unused, 0) == 0 || true, true);
+        n = fi_cq_readfrom(side->cq, entry, 1, source);
+        CHECK(now_ms() < end);
+    } while (n == -FI_EAGAIN);
+    CHECK_EQ(n, 1);
+}
+
+/* ---------------------------------------------------------------- address vectors */
+
+static void test_av(void)
+{
+    struct side a;
+    uint8_t bad[2 * ADDRESS], back[ADDRESS];
+    fi_addr_t addr[3];
+    int errors[2] = { 1, 1 };
+    size_t len = sizeof back;
+    char text[300];
+
+    open_side(&a, FI_WAIT_NONE);
+    memcpy(bad, a.address, ADDRESS);
+    memset(bad + ADDRESS, 0xff, ADDRESS);
+    CHECK_EQ(fi_av_insert(a.av, bad, 2, addr, FI_SYNC_ERR, errors), 1);
+    CHECK_EQ(addr[0], 0);
+    CHECK_EQ(addr[1], FI_ADDR_NOTAVAIL);
+    CHECK_EQ(errors[0], 0);
+    CHECK_EQ(errors[1], FI_EINVAL);
+    CHECK_EQ(fi_av_lookup(a.av, addr[0], back, &len), 0);
+    CHECK_EQ(len, ADDRESS);
+    CHECK_EQ(memcmp(back, a.address, ADDRESS), 0);
+    len = sizeof text;
+    CHECK(strstr(fi_av_straddr(a.av, a.address, text, &len), "fi_ivc://") == text);
+    /* The same address may stand in a table twice; what is removed is used again. */
+    CHECK_EQ(fi_av_insert(a.av, a.address, 1, &addr[2], 0, NULL), 1);
+    CHECK_EQ(addr[2], 1);
+    CHECK_EQ(fi_av_remove(a.av, addr, 1, 0), 0);
+    CHECK_EQ(fi_av_remove(a.av, addr, 1, 0), -FI_EINVAL);
+    CHECK_EQ(fi_send(a.ep, "x", 1, NULL, addr[0], NULL), -FI_EINVAL);
+    CHECK_EQ(fi_av_insert(a.av, a.address, 1, &addr[2], 0, NULL), 1);
+    CHECK_EQ(addr[2], 0);
+    close_side(&a);
+}
+
+static void test_av_event(void)
+{
+    struct fi_av_attr attr = { .type = FI_AV_MAP, .flags = FI_EVENT };
+    struct fi_eq_attr eq_attr = { .wait_obj = FI_WAIT_FD };
+    struct fi_eq_err_entry error = { 0 };
+    struct fi_eq_entry entry = { 0 };
+    uint8_t bad[ADDRESS];
+    uint32_t event = 0;
+    struct fid_eq *eq;
+    struct fid_av *av;
+    fi_addr_t addr;
+
+    CHECK_EQ(fi_eq_open(fabric, &eq_attr, &eq, NULL), 0);
+    /* The domain's kind is a table. */
+    CHECK_EQ(fi_av_open(domain, &attr, &av, NULL), -FI_EINVAL);
+    attr.type = FI_AV_UNSPEC;
+    CHECK_EQ(fi_av_open(domain, &attr, &av, NULL), 0);
+    memset(bad, 1, sizeof bad);
+    CHECK_EQ(fi_av_insert(av, bad, 1, &addr, 0, NULL), -FI_ENOEQ);
+    CHECK_EQ(fi_av_bind(av, &eq->fid, 0), 0);
+    CHECK_EQ(fi_av_insert(av, bad, 1, &addr, 0, &event), 0);
+    CHECK_EQ(addr, FI_ADDR_NOTAVAIL);
+    CHECK_EQ(fi_eq_read(eq, &event, &entry, sizeof entry, 0), -FI_EAVAIL);
+    CHECK_EQ(fi_eq_readerr(eq, &error, 0), (ssize_t)sizeof error);
+    CHECK_EQ(error.err, FI_EINVAL);
+    CHECK_EQ(error.data, 0);
+    CHECK_EQ(fi_eq_sread(eq, &event, &entry, sizeof entry, 1000, 0), (ssize_t)sizeof entry);
+    CHECK_EQ(event, FI_AV_COMPLETE);
+    CHECK_EQ(entry.data, 0);
+    CHECK_EQ(fi_close(&eq->fid), -FI_EBUSY);
+    CHECK_EQ(fi_close(&av->fid), 0);
+    CHECK_EQ(fi_close(&eq->fid), 0);
+}
+
+/* ---------------------------------------------------------------- event queues */
+
+static void test_eq(void)
+{
+    struct fi_eq_attr attr = { .wait_obj = FI_WAIT_FD, .flags = FI_WRITE };
+    struct fi_eq_entry in = { .data = 7 }, out = { 0 };
+    struct pollfd on = { .events = POLLIN };
+    uint32_t event = 0;
+    struct fid_eq *eq;
+    struct fid *fid;
+    uint64_t start;
+
+    CHECK_EQ(fi_eq_open(fabric, &attr, &eq, NULL), 0);
+    fid = &eq->fid;
+    CHECK_EQ(fi_control(fid, FI_GETWAIT, &on.fd), 0);
+    CHECK_EQ(fi_trywait(fabric, &fid, 1), 0);
+    CHECK_EQ(poll(&on, 1, 0), 0);
+    start = now_ms();
+    CHECK_EQ(fi_eq_sread(eq, &event, &out, sizeof out, 50, 0), -FI_EAGAIN);
+    CHECK(now_ms() - start >= 49);
+    CHECK_EQ(fi_eq_write(eq, FI_NOTIFY, &in, sizeof in, 0), (ssize_t)sizeof in);
+    CHECK_EQ(poll(&on, 1, 0), 1);
+    CHECK_EQ(fi_trywait(fabric, &fid, 1), -FI_EAGAIN);
+    CHECK_EQ(fi_eq_read(eq, &event, &out, 1, 0), -FI_ETOOSMALL);
+    CHECK_EQ(fi_eq_read(eq, &event, &out, sizeof out, FI_PEEK), (ssize_t)sizeof out);
+    CHECK_EQ(fi_eq_read(eq, &event, &out, sizeof out, 0), (ssize_t)sizeof out);
+    CHECK_EQ(out.data, 7);
+    CHECK_EQ(event, FI_NOTIFY);
+    CHECK_EQ(fi_eq_read(eq, &event, &out, sizeof out, 0), -FI_EAGAIN);
+    CHECK_EQ(poll(&on, 1, 0), 0);
+    CHECK_EQ(fi_close(fid), 0);
+}
+
+/* ---------------------------------------------------------------- completion queues */
+
+static void test_messages(void)
+{
+    struct fi_cq_tagged_entry entry = { 0 };
+    struct fi_cq_err_entry error = { 0 };
+    fi_addr_t to_b, to_a, source = 0;
+    char buf[16] = "";
+    struct side a, b;
+    int context;
+
+    open_side(&a, FI_WAIT_NONE);
+    open_side(&b, FI_WAIT_NONE);
+    CHECK_EQ(fi_cq_read(a.cq, &entry, 1), -FI_EAGAIN);
+    CHECK_EQ(fi_cq_readerr(a.cq, &error, 0), -FI_EAGAIN);
+    CHECK_EQ(fi_cq_sread(a.cq, &entry, 1, NULL, 0), -FI_ENOSYS);
+    CHECK_EQ(fi_av_insert(a.av, b.address, 1, &to_b, 0, NULL), 1);
+    /* b does not know a: no source.  Then it does. */
+    for (int known = 0; known < 2; known++) {
+        if (known)
+            CHECK_EQ(fi_av_insert(b.av, a.address, 1, &to_a, 0, NULL), 1);
+        CHECK_EQ(fi_trecv(b.ep, buf, sizeof buf, NULL, FI_ADDR_UNSPEC, 5, 0, &context), 0);
+        CHECK_EQ(fi_tsend(a.ep, "hello", 6, NULL, to_b, 5, &entry), 0);
+        read_one(&b, &a, &entry, &source);
+        CHECK_EQ(source, known ? to_a : FI_ADDR_NOTAVAIL);
+        CHECK(entry.op_context == &context);
+        CHECK_EQ(entry.flags & (FI_TAGGED | FI_RECV), FI_TAGGED | FI_RECV);
+        CHECK_EQ(entry.len, 6);
+        CHECK_EQ(entry.tag, 5);
+        CHECK_EQ(strcmp(buf, "hello"), 0);
+        read_one(&a, &b, &entry, NULL);
+        CHECK_EQ(entry.flags & (FI_TAGGED | FI_SEND), FI_TAGGED | FI_SEND);
+    }
+    /* Cancelled: an error entry, which blocks reading until it is read. */
+    CHECK_EQ(fi_trecv(b.ep, buf, sizeof buf, NULL, FI_ADDR_UNSPEC, 6, 0, &context), 0);
+    CHECK_EQ(fi_cancel(&b.ep->fid, &context), 0);
+    CHECK_EQ(fi_cq_read(b.cq, &entry, 1), -FI_EAVAIL);
+    CHECK_EQ(fi_cq_readerr(b.cq, &error, 0), 1);
+    CHECK_EQ(error.err, FI_ECANCELED);
+    CHECK(error.op_context == &context);
+    CHECK_EQ(fi_cq_read(b.cq, &entry, 1), -FI_EAGAIN);
+    close_side(&a);
+    close_side(&b);
+}
+
+/* More completions than the ring held at first, read by few; none is lost, and they keep order. */
+static void test_many(void)
+{
+    enum { N = 3000 };
+    struct fi_cq_tagged_entry entries[7];
+    static char buf[N];
+    struct side a, b;
+    fi_addr_t to_b;
+    size_t got = 0;
+    uint64_t end = now_ms() + 30000;
+
+    open_side(&a, FI_WAIT_NONE);
+    open_side(&b, FI_WAIT_NONE);
+    CHECK_EQ(fi_av_insert(a.av, b.address, 1, &to_b, 0, NULL), 1);
+    for (size_t i = 0; i < N; i++)
+        CHECK_EQ(fi_trecv(b.ep, &buf[i], 1, NULL, FI_ADDR_UNSPEC, 1, 0, &buf[i]), 0);
+    for (size_t i = 0; i < N; i++) {
+        char byte = (char)i;
+        ssize_t r;
+
+        while ((r = fi_tinject(a.ep, &byte, 1, to_b, 1)) == -FI_EAGAIN) {
+            CHECK(now_ms() < end);
+            CHECK(fi_cq_read(b.cq, NULL, 0) <= 0);
+            CHECK(fi_cq_read(a.cq, NULL, 0) <= 0);
+        }
+        CHECK_EQ(r, 0);
+    }
+    while (got < N) {
+        ssize_t n = fi_cq_read(b.cq, entries, 7);
+
+        CHECK(now_ms() < end);
+        CHECK(n > 0 || n == -FI_EAGAIN);
+        for (ssize_t i = 0; i < n; i++, got++)
+            CHECK(entries[i].op_context == &buf[got] && buf[got] == (char)got);
+    }
+    CHECK_EQ(fi_cq_read(a.cq, entries, 1), -FI_EAGAIN);     /* inject has no completion */
+    close_side(&a);
+    close_side(&b);
+}
+
+/* ---------------------------------------------------------------- sleeping */
+
+struct sleeper {
+    struct side *side;
+    struct fi_cq_tagged_entry entry;
+    ssize_t n;
+};
+
+static void *sleep_in_sread(void *arg)
+{
+    struct sleeper *sleeper = arg;
+
+    sleeper->n = fi_cq_sread(sleeper->side->cq, &sleeper->entry, 1, NULL, 20000);
+    return NULL;
+}
+
+static double cpu_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void test_sread(void)
+{
+    struct side a, b;
+    struct sleeper sleeper = { .side = &b };
+    struct fi_cq_tagged_entry entry;
+    struct pollfd on = { .events = POLLIN };
+    struct fid *fid;
+    pthread_t thread;
+    fi_addr_t to_b;
+    uint64_t start;
+    double cpu;
+    char c;
+
+    open_side(&a, FI_WAIT_UNSPEC);
+    open_side(&b, FI_WAIT_FD);
+    CHECK_EQ(fi_av_insert(a.av, b.address, 1, &to_b, 0, NULL), 1);
+    /* A time-out is kept, and the processor is not burnt meanwhile. */
+    start = now_ms();
+    cpu = cpu_s();
+    CHECK_EQ(fi_cq_sread(b.cq, &entry, 1, NULL, 500), -FI_EAGAIN);
+    CHECK(now_ms() - start >= 499);
+    CHECK(cpu_s() - cpu < 0.25);
+    /* Signalled. */
+    CHECK_EQ(pthread_create(&thread, NULL, sleep_in_sread, &sleeper), 0);
+    usleep(100000);
+    CHECK_EQ(fi_cq_signal(b.cq), 0);
+    pthread_join(thread, NULL);
+    CHECK_EQ(sleeper.n, -FI_ECANCELED);
+    /* Woken by a message. */
+    CHECK_EQ(fi_trecv(b.ep, &c, 1, NULL, FI_ADDR_UNSPEC, 1, 0, NULL), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, sleep_in_sread, &sleeper), 0);
+    usleep(100000);
+    start = now_ms();
+    CHECK_EQ(fi_tinject(a.ep, "m", 1, to_b, 1), 0);
+    pthread_join(thread, NULL);
+    CHECK_EQ(sleeper.n, 1);
+    CHECK_EQ(c, 'm');
+    CHECK(now_ms() - start < 5000);
+    /* By descriptor: unreadable after a successful fi_trywait() until there is something. */
+    CHECK_EQ(fi_trecv(b.ep, &c, 1, NULL, FI_ADDR_UNSPEC, 1, 0, NULL), 0);
+    fid = &b.cq->fid;
+    CHECK_EQ(fi_control(fid, FI_GETWAIT, &on.fd), 0);
+    CHECK_EQ(fi_cq_read(b.cq, &entry, 1), -FI_EAGAIN);
+    CHECK_EQ(fi_trywait(fabric, &fid, 1), 0);
+    CHECK_EQ(poll(&on, 1, 50), 0);
+    CHECK_EQ(fi_tinject(a.ep, "n", 1, to_b, 1), 0);
+    CHECK_EQ(poll(&on, 1, 10000), 1);
+    read_one(&b, &a, &entry, NULL);
+    CHECK_EQ(c, 'n');
+    close_side(&a);
+    close_side(&b);
+}
+
+/* ---------------------------------------------------------------- counters */
+
+static void test_cntr(void)
+{
+    struct fi_cntr_attr attr = { .wait_obj = FI_WAIT_UNSPEC };
+    struct fid_cntr *cntr;
+    struct fid_poll *set;
+    void *contexts[2];
+    uint64_t start;
+    int mine;
+
+    CHECK_EQ(fi_cntr_open(domain, &attr, &cntr, &mine), 0);
+    CHECK_EQ(fi_cntr_read(cntr), 0);
+    CHECK_EQ(fi_poll_open(domain, NULL, &set), 0);
+    CHECK_EQ(fi_poll_add(set, &cntr->fid, 0), 0);
+    CHECK_EQ(fi_poll(set, contexts, 2), 0);
+    CHECK_EQ(fi_cntr_add(cntr, 3), 0);
+    CHECK_EQ(fi_poll(set, contexts, 2), 1);
+    CHECK(contexts[0] == &mine);
+    CHECK_EQ(fi_cntr_read(cntr), 3);
+    CHECK_EQ(fi_cntr_set(cntr, 1), 0);
+    CHECK_EQ(fi_cntr_adderr(cntr, 2), 0);
+    CHECK_EQ(fi_cntr_read(cntr), 1);
+    CHECK_EQ(fi_cntr_readerr(cntr), 2);
+    CHECK_EQ(fi_cntr_wait(cntr, 1, 0), 0);
+    start = now_ms();
+    CHECK_EQ(fi_cntr_wait(cntr, 2, 50), -FI_ETIMEDOUT);
+    CHECK(now_ms() - start >= 49);
+    CHECK_EQ(fi_poll_del(set, &cntr->fid, 0), 0);
+    CHECK_EQ(fi_close(&set->fid), 0);
+    CHECK_EQ(fi_close(&cntr->fid), 0);
+}
+
+int main(void)
+{
+    if (!getenv("FI_PROVIDER_PATH") || !getenv("IVC_REGION")) {
+        fprintf(stderr, "FI_PROVIDER_PATH and IVC_REGION say which provider and where\n");
+        return 2;
+    }
+    test_refused();
+    test_offered();
+    for (enum fi_threading threading = FI_THREAD_SAFE; threading <= FI_THREAD_DOMAIN; threading++) {
+        open_domain(threading);
+        test_av();
+        test_av_event();
+        test_eq();
+        test_messages();
+        test_many();
+        test_cntr();
+        if (threading == FI_THREAD_SAFE)
+            test_sread();
+        close_domain();
+    }
+    printf("objects: all passed\n");
+    return 0;
+}
