@@ -528,7 +528,7 @@ static int ep_close(struct fid *fid)
     linger(ep);
     detach(ep);
     unbind(ep);
-    /* The mailbox first: it may still call for operations and receives, and it uses the endpoint. */
+    /* The mailbox first: it knows operations and receives, and it uses the endpoint. */
     ivc_mailbox_free(ep->mailbox);
     if (ep->enabled) {
         ivc_fi_recv_free(ep);

@@ -34,7 +34,7 @@
 #define PROTOCOL 0x80697663u                 /* FI_PROV_SPECIFIC and "ivc": also of addresses */
 enum {
     PROTOCOL_VERSION = 1,
-    OBJECTS_MAX = 65536,                    /* queues, counters, registrations: memory is the limit */
+    OBJECTS_MAX = 65536,                    /* queues, counters, registrations: as advertised */
     ENDPOINTS_MAX = 1024,
 };
 #define MESSAGE_MAX (SIZE_MAX / 2)

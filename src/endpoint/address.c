@@ -9,22 +9,35 @@
 
 enum { ADDRESS_VERSION = 2 };
 
+/* FNV-1a (Fowler, Noll, Vo), 64 bits. */
+static uint64_t mix(uint64_t hash, const void *bytes, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
+    return hash;
+}
+
+static uint64_t region_hash(const struct ivc_region_info *info)
+{
+    uint64_t hash = mix(0xcbf29ce484222325u, info->uuid, sizeof info->uuid);
+
+    return mix(hash, &info->epoch, sizeof info->epoch);
+}
+
 void ivc_address_make(const struct ivc_endpoint *endpoint, struct ivc_address_fields *ret_fields)
 {
     struct ivc_address_fields fields = {
         .version = ADDRESS_VERSION,
-        .slot = UINT32_MAX,
-        .client_id = endpoint->client_id,
+        .slot = IVC_ADDRESS_NO_SLOT,
         .id = endpoint->id,
     };
 
     if (endpoint->region) {
         const struct ivc_member *self = ivc_region_self(endpoint->region);
 
-        fields.slot = self->slot;
+        fields.slot = (uint16_t)self->slot;
         fields.generation = self->generation;
-        fields.epoch = endpoint->info.epoch;
-        memcpy(fields.uuid, endpoint->info.uuid, sizeof fields.uuid);
+        fields.region = region_hash(&endpoint->info);
     }
     if (endpoint->network)
         ivc_network_name(endpoint->network, &fields.network);
@@ -52,7 +65,7 @@ int ivc_address_read(const struct ivc_address *address, struct ivc_address_field
         return ivc_error_set(IVC_E_UNREACHABLE, "address of version %u: made by another version of "
                              "ivc", fields.version);
     if (fields.id == 0 || fields.network.len > sizeof fields.network.bytes)
-        return ivc_error_set(IVC_E_UNREACHABLE, "address of client %u is damaged", fields.client_id);
+        return ivc_error_set(IVC_E_UNREACHABLE, "address of %016" PRIx64 " is damaged", fields.id);
     *ret_fields = fields;
     return 0;
 }
@@ -67,8 +80,8 @@ uint64_t ivc_address_id(const struct ivc_address *address)
 bool ivc_address_is_co_resident(const struct ivc_endpoint *endpoint,
                                 const struct ivc_address_fields *fields)
 {
-    return endpoint->region && fields->slot != UINT32_MAX && fields->epoch == endpoint->info.epoch
-           && strncmp(fields->uuid, endpoint->info.uuid, sizeof fields->uuid) == 0;
+    return endpoint->region && fields->slot != IVC_ADDRESS_NO_SLOT
+           && fields->region == region_hash(&endpoint->info);
 }
 
 void ivc_address_describe(const struct ivc_address *address, char *ret_text, size_t size)
@@ -80,8 +93,8 @@ void ivc_address_describe(const struct ivc_address *address, char *ret_text, siz
         snprintf(ret_text, size, "%s", ivc_error_text());
         return;
     }
-    if (fields.slot != UINT32_MAX)
-        snprintf(region, sizeof region, "region %.36s slot %u", fields.uuid, fields.slot);
-    snprintf(ret_text, size, "client %u (%016" PRIx64 "), %s, %s", fields.client_id, fields.id, region,
+    if (fields.slot != IVC_ADDRESS_NO_SLOT)
+        snprintf(region, sizeof region, "region %016" PRIx64 " slot %u", fields.region, fields.slot);
+    snprintf(ret_text, size, "%016" PRIx64 ", %s, %s", fields.id, region,
              fields.network.provider ? "network" : "no network");
 }

@@ -5,15 +5,14 @@
 #include "endpoint/internal.h"
 
 /* Copied byte by byte: it travels through other machines.  Little-endian, like the layouts. */
+enum { IVC_ADDRESS_NO_SLOT = UINT16_MAX };     /* a region has 4096 at most */
+
 struct ivc_address_fields {
-    uint32_t version;
-    uint32_t slot;              /* in the region; UINT32_MAX: in none */
+    uint16_t version;
+    uint16_t slot;              /* in the region; IVC_ADDRESS_NO_SLOT: in none */
     uint32_t generation;
-    uint32_t client_id;
     uint64_t id;                /* random: who it is, by whatever path */
-    uint64_t epoch;             /* the region's */
-    char uuid[36];              /* the region's, as text without its end */
-    uint8_t reserved[12];
+    uint64_t region;            /* hash of the region's UUID and epoch */
     struct ivc_network_name network;
 };
 _Static_assert(sizeof(struct ivc_address_fields) == IVC_ADDRESS_LEN, "all addresses are that long");

@@ -82,9 +82,10 @@ void ivc_endpoint_free(struct ivc_endpoint *endpoint);
  * The address by which others reach this endpoint: bytes to pass to them by any means (PMIx modex,
  * MPI's address exchange, the region's own directory).  It names the endpoint (64 random bits), its
  * region (UUID, epoch), member slot and generation, so that two jobs never meet, whatever their
- * ids; and where its network is.  All addresses of one version have the same length.
+ * ids; and where its network is.  All addresses of one version have the same length, which is the
+ * most that MPICH has room for (FI_NAME_MAX).
  */
-enum { IVC_ADDRESS_LEN = 128 };
+enum { IVC_ADDRESS_LEN = 64 };
 struct ivc_address {
     uint32_t len;
     uint8_t bytes[IVC_ADDRESS_LEN];

@@ -6,6 +6,7 @@
 #include "endpoint/remote.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 /* A slot's former owner: its peer stays valid for the adapter until the endpoint is freed. */
@@ -79,7 +80,7 @@ static int connect_co_resident(struct ivc_endpoint *endpoint,
 
     if (ivc_region_member(endpoint->region, fields->slot, &member) != 0
         || member.generation != fields->generation || member.endpoint_id != fields->id)
-        return ivc_error_set(IVC_E_GONE, "peer %u has left the region", fields->client_id);
+        return ivc_error_set(IVC_E_GONE, "peer %016" PRIx64 " has left the region", fields->id);
     return ivc_endpoint_connect_member(endpoint, &member, ret_peer);
 }
 

@@ -5,6 +5,7 @@
 #include "base/util.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 
 /* What a packet of the network begins with. */
@@ -23,6 +24,8 @@ enum wire_kind { WIRE_PACKET = 1, WIRE_GREETING, WIRE_FAREWELL };
 struct greeting {
     struct ivc_address_fields address;
     uint64_t magic_id;
+    uint32_t client_id;
+    uint32_t reserved;
     char host[64];
 };
 
@@ -44,13 +47,11 @@ static struct ivc_peer *find(struct ivc_endpoint *endpoint, uint64_t id)
 
 static int no_network(const struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields)
 {
-    if (fields->slot == UINT32_MAX)
-        return ivc_error_set(IVC_E_UNREACHABLE, "peer %u is in no region%s%s", fields->client_id,
-                             endpoint->no_network[0] ? ", and there is no network to it: " : "",
-                             endpoint->no_network);
-    return ivc_error_set(IVC_E_UNREACHABLE, "peer %u is in region %.36s, we are in %s%s%s",
-                         fields->client_id, fields->uuid,
-                         endpoint->region ? endpoint->info.uuid : "none",
+    return ivc_error_set(IVC_E_UNREACHABLE, "peer %016" PRIx64 " is in %s, we are in %s%s%s%s",
+                         fields->id,
+                         fields->slot == IVC_ADDRESS_NO_SLOT ? "no region" : "another region",
+                         endpoint->region ? "region " : "none",
+                         endpoint->region ? endpoint->info.uuid : "",
                          endpoint->no_network[0] ? ", and there is no network to it: " : "",
                          endpoint->no_network);
 }
@@ -71,7 +72,6 @@ int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fiel
     if (!peer)
         return ivc_error_set(-ENOMEM, "peer: out of memory");
     peer->member.slot = UINT32_MAX;
-    peer->member.client_id = fields->client_id;
     peer->member.endpoint_id = fields->id;
     ivc_store_relaxed(&peer->state, IVC_PEER_NETWORK);
     r = ivc_network_connect(endpoint->network, &fields->network, peer, &peer->route);
@@ -110,7 +110,9 @@ static int send_kind(struct ivc_endpoint *endpoint, struct ivc_peer *peer, enum 
 
 static int greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    struct greeting greeting = { .magic_id = endpoint->magic_id };
+    struct greeting greeting = {
+        .magic_id = endpoint->magic_id, .client_id = endpoint->client_id,
+    };
     int r;
 
     ivc_address_make(endpoint, &greeting.address);
@@ -195,6 +197,8 @@ static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, const struct gree
     known = find(endpoint, greeting->address.id) != NULL;
     r = known || (endpoint->on_arrival && greeting->magic_id == endpoint->magic_id)
         ? ivc_remote_make(endpoint, &greeting->address, &peer) : IVC_E_UNREACHABLE;
+    if (r == 0)
+        peer->member.client_id = greeting->client_id;
     if (r == 0)
         snprintf(peer->member.host, sizeof peer->member.host, "%.63s", greeting->host);
     ivc_endpoint_unlock(endpoint);

@@ -25,13 +25,13 @@ struct ivc_network;
 struct ivc_route;
 
 /* Where a network can be reached: travels inside struct ivc_address. */
-enum { IVC_NETWORK_NAME_MAX = 40 };
+enum { IVC_NETWORK_NAME_MAX = 32 };
 struct ivc_network_name {
     uint32_t provider;      /* hash of the provider's name and address format; 0: no network */
     uint32_t len;
     uint8_t bytes[IVC_NETWORK_NAME_MAX];    /* as fi_getname() gave them */
 };
-_Static_assert(sizeof(struct ivc_network_name) == 48, "part of an address");
+_Static_assert(sizeof(struct ivc_network_name) == 40, "part of an address");
 
 /* A packet; `data` is private memory, aligned to 16, gone when the handler returns. */
 typedef void ivc_network_packet_fn(void *arg, const void *data, size_t len);

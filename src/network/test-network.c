@@ -620,7 +620,7 @@ enum { SENDERS = 4, EACH = 5000 };
 static int take_from_senders(struct side *side)
 {
     start(side, true);
-    while (side->received < SENDERS * EACH / check_slowdown())
+    while (side->received < SENDERS * (EACH / check_slowdown()))
         ivc_network_progress(side->network);
     stop(side);
     return 0;
