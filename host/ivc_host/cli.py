@@ -16,7 +16,9 @@ _GROUPS = {
     "demo": "ivc_host.demo",
     "test": "ivc_host.testing",
     "bench": "ivc_host.bench.cli",
+    "matrix": "ivc_host.matrix",
     "region": "ivc_host.region",
+    "fabtests": "ivc_host.fabtests",
 }
 
 app = typer.Typer(

@@ -186,6 +186,23 @@ def test_two_labs_do_not_meet(pair: labs.Lab) -> None:
     assert pair.run("g2", ["true"]).returncode == 0
 
 
+def test_guests_of_two_hosts_share_no_memory() -> None:
+    name = f"{NAME}-hosts"
+    window = "import mmap; f = open('/dev/mmapper', 'r+b'); m = mmap.mmap(f.fileno(), 4096); "
+    with labs.up(name, guests=2, hosts=2, region_size=1 << 20) as lab:
+        assert [guest.host for guest in labs.attach(name).record.guests] == [1, 2]
+        for guest in lab.guests:
+            line = f"{window}assert m[:2] == bytes(2); m[:2] = b'{guest}'"
+            done = lab.run(guest, ["/usr/bin/python3", "-c", line])
+            assert done.returncode == 0, done.stderr
+        for host, guest in enumerate(lab.guests, start=1):
+            with open(state.region_path(name, host), "rb") as region:
+                assert region.read(2) == guest.encode()
+        assert lab.run("g1", ["ssh", "g2", "hostname"]).stdout.strip() == "g2"
+    assert traces(name) == {}
+    assert not state.region_path(name, 2).exists()
+
+
 def test_a_dead_guest_is_reported() -> None:
     name = f"{NAME}-dead"
     with labs.up(name, guests=2, region_size=None) as lab:
@@ -278,6 +295,8 @@ def test_what_a_killed_up_left_is_not_in_the_way() -> None:
         {"name": "UPPER"},
         {"guests": 0},
         {"guests": 1000},
+        {"guests": 2, "hosts": 3},
+        {"hosts": 0},
         {"region_size": 3 << 20},
         {"region_size": 4096},
         {"memory_mb": 8},

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import IvcError
 from ..lab import lab as labs
-from . import floor, places, programs
+from . import fabric, floor, hydra, places, programs
 from .compare import Ratio, Sample, Session, Side, ratio
 from .places import PATHS, Guests, Host
 from .programs import Record
@@ -65,8 +65,13 @@ class Gate:
 
     def host(self) -> Host:
         if self._host is None:
-            self._host = Host(self.cpus, self._stack.enter_context(places.host_region()))
+            self._host = Host(self.cpus, self.region())
         return self._host
+
+    def region(self) -> Path:
+        if self._region is None:
+            self._region = self._stack.enter_context(places.host_region())
+        return self._region
 
     def guests(self) -> Guests:
         if self._guests is None:
@@ -93,12 +98,26 @@ class Gate:
         words += ["--seconds", str(self.seconds)]
         if name == "floor":
             return self._floor
+        if name in hydra.PATHS:
+            return self._hydra(hydra.PATHS[name], words)
+        if name in fabric.PATHS:
+            return self._fabric(fabric.PATHS[name], targets)
         if name == "libivc":
             host = self.host()
             return lambda: places.bench_libivc(host, words)
         place = self.guests() if name.startswith("guests-") else self.host()
         path = PATHS[name.removeprefix("guests-")]
         return lambda: places.bench_mpi(place, path, words)
+
+    def _hydra(self, path: hydra.HydraPath, words: Sequence[str]) -> Side:
+        self._steps.step(f"looking for {path.package}, installing it if need be")
+        hydra.environment(path, self.region())  # what is missing is told before the first round
+        return lambda: hydra.bench(path, self.cpus, self.region(), words)
+
+    def _fabric(self, path: fabric.FabricPath, targets: Sequence[Target]) -> Side:
+        side = fabric.Fabric(path, self.cpus, self.region())
+        wanted = list(dict.fromkeys((t.test, t.bytes) for t in targets))
+        return lambda: side.bench(wanted, self.seconds)
 
     def _floor(self) -> list[Record]:
         argv = [str(programs.find("bench_floor")), "--test", "pingpong"]
@@ -137,7 +156,7 @@ def _verdict(target: Target, samples: Sequence[Sample]) -> Verdict:
             UNMEASURED,
             reason="in no round were both sides measured in one state of the machine; try again",
         )
-    if target.bound is None:
+    if target.reported_only:
         return Verdict(target, REPORTED, found)
     return Verdict(target, PASSED if target.holds(found) else FAILED, found)
 

@@ -97,6 +97,9 @@ def up(
     ] = "64M",
     no_region: Annotated[bool, typer.Option("--no-region", help="No shared region.")] = False,
     memory: Annotated[str | None, typer.Option(help="Memory of a guest, such as 512M.")] = None,
+    hosts: Annotated[
+        int, typer.Option(help="Deal the guests to that many hosts: one region for each.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Bring a lab up: guests with a network among them and a shared region."""
@@ -107,6 +110,7 @@ def up(
             hypervisor,
             region_size=None if no_region else parse_size(region_size),
             memory_mb=parse_size(memory) >> 20 if memory else None,
+            hosts=hosts,
             progress=progress,
         )
     if as_json:
@@ -198,7 +202,8 @@ def list_labs(as_json: Json = False) -> None:
         guests = ", ".join(
             guest.name if guest.alive() else f"{guest.name} (dead)" for guest in record.guests
         )
-        region = f"{record.region} {record.region_size >> 20}M" if record.region else "none"
+        size = f" {record.region_size >> 20}M"
+        region = ", ".join(path + size for path in record.regions) or "none"
         table.add_row(record.name, record.status(), record.hypervisor, region, guests)
     Console().print(table)
 
@@ -209,6 +214,7 @@ def _describe(record: state.LabRecord) -> dict[str, object]:
         "state": record.status(),
         "hypervisor": record.hypervisor,
         "region": record.region,
+        "regions": record.regions,
         "region_size": record.region_size,
         "memory_mb": record.memory_mb,
         "directory": str(record.directory),
@@ -216,6 +222,7 @@ def _describe(record: state.LabRecord) -> dict[str, object]:
             {
                 "name": guest.name,
                 "address": guest.address,
+                "host": guest.host,
                 "alive": guest.alive(),
                 "pids": [one.pid for one in guest.processes],
                 "console": str(record.directory / guest.name / "console.log"),

@@ -57,6 +57,8 @@ class GuestSpec:
     name: str
     #: 1 for the first guest.
     index: int
+    #: Which of the lab's "hosts" it stands on, from 1; guests of one host share a region.
+    host: int
     #: Dotted IPv4 address; the network is NETWORK, there is no route out of it.
     address: str
     mac: str

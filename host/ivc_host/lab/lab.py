@@ -229,17 +229,20 @@ def up(
     *,
     region_size: int | None = DEFAULT_REGION_SIZE,
     memory_mb: int | None = None,
+    hosts: int = 1,
     share: Sequence[Path] = (),
     progress: UpProgress | None = None,
     timeout: float | None = None,
 ) -> Lab:
     """Bring a lab up and return once every guest answers; on any failure nothing of it is left.
 
-    `region_size` None means guests without a region. `timeout` (seconds for all guests to come
-    up) overrides the mechanism's own, which grows with the number of guests per processor.
+    `region_size` None means guests without a region. `hosts` deals the guests to that many
+    "hosts": those of one share a region, those of two have only the network. `timeout` (seconds
+    for all guests to come up) overrides the mechanism's own, which grows with the number of
+    guests per processor.
     """
     tell = progress or SilentProgress()
-    _check_request(name, guests, region_size, memory_mb)
+    _check_request(name, guests, hosts, region_size, memory_mb)
     mechanism = hypervisor_named(hypervisor)
     mechanism.prepare(tell)
     _clear_abandoned(name)
@@ -251,14 +254,14 @@ def up(
             record = LabRecord(
                 name=name,
                 hypervisor=hypervisor,
-                region=str(state.region_path(name)) if region_size else None,
+                regions=_region_names(name, hosts) if region_size else [],
                 region_size=region_size or 0,
                 memory_mb=memory_mb or mechanism.default_memory_mb,
                 owner=Process.of(os.getpid()),
             )
             record.save()
         tell.step(f"lab {name}: network, region and keys")
-        specs = _make_ground(record, guests, share)
+        specs = _make_ground(record, guests, hosts, share)
         tell.step(f"lab {name}: starting {guests} guest{'s' if guests != 1 else ''}")
         _start(record, mechanism, specs, tell)
         _wait_ready(record, timeout or _patience(mechanism, guests), tell)
@@ -276,12 +279,22 @@ def _patience(mechanism: Hypervisor, guests: int) -> float:
     return mechanism.ready_timeout * max(1.0, guests / (os.cpu_count() or 1))
 
 
-def _check_request(name: str, guests: int, region_size: int | None, memory_mb: int | None) -> None:
+def _region_names(name: str, hosts: int) -> list[str]:
+    return [str(state.region_path(name, host)) for host in range(1, hosts + 1)]
+
+
+def _check_request(
+    name: str, guests: int, hosts: int, region_size: int | None, memory_mb: int | None
+) -> None:
     state.check_name(name)
     if os.geteuid() != 0:
         raise LabError("a lab needs root", hint="run the same command with sudo")
     if not 1 <= guests <= hypervisor.MAX_GUESTS:
         raise UsageError(f"{guests} guests", hint=f"ask for 1 to {hypervisor.MAX_GUESTS}")
+    if not 1 <= hosts <= guests:
+        raise UsageError(
+            f"{guests} guests on {hosts} hosts", hint="ask for one guest per host at least"
+        )
     if region_size is not None and (region_size < 1 << 20 or region_size & (region_size - 1)):
         raise UsageError(
             f"a region of {region_size} bytes cannot be a PCI memory bar",
@@ -298,28 +311,37 @@ def _clear_abandoned(name: str) -> None:
         _remove(name)
 
 
-def _make_ground(record: LabRecord, count: int, share: Sequence[Path]) -> list[GuestSpec]:
+def _host_of(index: int, guests: int, hosts: int) -> int:
+    """The host, from 1, of guest number INDEX: the first guests on the first host, and so on."""
+    return (index - 1) * hosts // guests + 1
+
+
+def _make_ground(
+    record: LabRecord, count: int, hosts: int, share: Sequence[Path]
+) -> list[GuestSpec]:
     """Everything that exists before the first guest does."""
     names = [f"g{index}" for index in range(1, count + 1)]
     addresses = {name: network.address(index) for index, name in enumerate(names, start=1)}
     network.create(record.namespace, [network.tap_name(name) for name in names])
     keys = ssh.make_keys(record.ssh_directory, addresses)
-    if record.region is not None:
-        _make_region(Path(record.region), record.region_size)
+    for region in record.regions:
+        _make_region(Path(region), record.region_size)
     shared = [path for path in (paths.build(), *share) if path.is_dir()]
     specs = []
     for index, name in enumerate(names, start=1):
         own = record.directory / name
         own.mkdir()
+        host = _host_of(index, count, hosts)
         specs.append(
             GuestSpec(
                 name=name,
                 index=index,
+                host=host,
                 address=addresses[name],
                 mac=network.mac(index),
                 tap=network.tap_name(name),
                 memory_mb=record.memory_mb,
-                region=Path(record.region) if record.region else None,
+                region=Path(record.regions[host - 1]) if record.regions else None,
                 region_size=record.region_size,
                 console=_console(record.directory, name),
                 state=own,
@@ -348,7 +370,7 @@ def _start(
 ) -> None:
     for spec in specs:
         started = mechanism.start(spec)
-        record.guests.append(GuestRecord(spec.name, spec.address, started))
+        record.guests.append(GuestRecord(spec.name, spec.address, started, spec.host))
         record.save()
         tell.guest(spec.name, "booting")
 

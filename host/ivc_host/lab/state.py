@@ -19,7 +19,7 @@ from ..errors import LabError, UsageError
 from .process import Process
 
 DEFAULT_NAME = "default"
-_VERSION = 1
+_VERSION = 2
 
 
 def base() -> Path:
@@ -31,6 +31,8 @@ class GuestRecord:
     name: str
     address: str
     processes: list[Process] = field(default_factory=list)
+    #: Which of the lab's "hosts" it stands on, from 1: guests of one host share a region.
+    host: int = 1
 
     def alive(self) -> bool:
         return bool(self.processes) and all(one.alive() for one in self.processes)
@@ -42,7 +44,8 @@ class LabRecord:
 
     name: str
     hypervisor: str
-    region: str | None
+    #: One region for each "host"; empty when the guests have none.
+    regions: list[str]
     region_size: int
     memory_mb: int
     #: The command that brings the lab up; `up` is not finished while it lives and `ready` is false.
@@ -59,6 +62,11 @@ class LabRecord:
     @property
     def namespace(self) -> Path:
         return namespace(self.name)
+
+    @property
+    def region(self) -> str | None:
+        """The first host's region, which is the only one in most labs."""
+        return self.regions[0] if self.regions else None
 
     @property
     def ssh_directory(self) -> Path:
@@ -102,8 +110,9 @@ def namespace(name: str) -> Path:
     return directory(name) / "netns"
 
 
-def region_path(name: str) -> Path:
-    return Path("/dev/shm") / f"ivc-lab-{name}"
+def region_path(name: str, host: int = 1) -> Path:
+    # A lab's name holds no dot, so one lab's second region is never another lab's first.
+    return Path("/dev/shm") / (f"ivc-lab-{name}" if host == 1 else f"ivc-lab-{name}.{host}")
 
 
 def load(name: str) -> LabRecord | None:
@@ -113,7 +122,7 @@ def load(name: str) -> LabRecord | None:
         if data["version"] != _VERSION:
             return None
         guests = [
-            GuestRecord(one["name"], one["address"], [Process(**p) for p in one["processes"]])
+            GuestRecord(**{**one, "processes": [Process(**p) for p in one["processes"]]})
             for one in data.pop("guests")
         ]
         return LabRecord(**{**data, "owner": Process(**data["owner"]), "guests": guests})
@@ -137,7 +146,9 @@ def reserve(name: str) -> None:
 
 def release(name: str) -> None:
     """Remove every file of a lab, and the parents that nobody else uses."""
-    region_path(name).unlink(missing_ok=True)
+    first = region_path(name)
+    for region in (first, *first.parent.glob(f"{first.name}.*")):
+        region.unlink(missing_ok=True)
     shutil.rmtree(directory(name), ignore_errors=True)
     if directory(name).exists():
         raise LabError(f"cannot remove {directory(name)}", hint="remove it by hand")

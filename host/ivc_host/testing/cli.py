@@ -11,7 +11,7 @@ import typer
 
 from .. import paths
 from ..errors import IvcError, UsageError
-from . import guests, host, mpi, programs
+from . import fabtests, guests, host, matrix, mpi, programs
 from .part import Part, Run, SkipPart, leftovers
 
 PARTS = [
@@ -21,8 +21,11 @@ PARTS = [
          programs.processes),
     Part("man", "the man pages and their examples", host.man),
     Part("mpi", "MPI programs through the plug-in, on this host", mpi.host),
+    Part("fabtests", "libfabric's own tests: the unit set, through the provider", fabtests.unit),
     Part("uml", "two and three user-mode Linux guests", guests.uml),
     Part("qemu", "two QEMU guests with an ivshmem device", guests.qemu),
+    Part("matrix", "every MPI, one version of each, between guests (only when named)",
+         matrix.matrix, on_demand=True),
     Part("host", "the host tool's Python tests", host.host),
     Part("sanitize", "unit and process tests under address, undefined and thread sanitizers",
          programs.sanitize),
@@ -41,7 +44,7 @@ def _chosen(names: list[str]) -> list[Part]:
     for name in names:
         if name not in known:
             raise UsageError(f"no part named {name!r}", hint=f"choose among {', '.join(known)}")
-    return [part for part in PARTS if not names or part.name in names]
+    return [part for part in PARTS if part.name in names or not (names or part.on_demand)]
 
 
 def _run(part: Part, log: Path) -> Run:

@@ -33,6 +33,8 @@ class Part:
     name: str
     summary: str
     run: Callable[[Run], None]
+    #: Too long, or not good enough yet, for every run: only when it is named.
+    on_demand: bool = False
 
 
 def leftovers() -> set[Path]:

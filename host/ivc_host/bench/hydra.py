@@ -1,0 +1,168 @@
+"""MPICH and Intel MPI, the binaries that people install, as sides of a comparison: two pinned ranks
+of this host.
+
+As with Open MPI's paths, a path is a set of the library's own settings and nothing else, and each
+excludes every other. The libraries come from PyPI into the cache; the benchmark is compiled once
+against MPICH's header, and runs with both (they share one binary interface).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import paths
+from ..errors import MissingError
+from ..fabtests.source import cache
+from . import programs
+from .programs import Record
+
+#: What pip is asked for. Intel's 2021.19 wants a libfabric that PyPI has not.
+_PACKAGES = {"mpich": "mpich", "impi-rt": "impi-rt<2021.19"}
+
+#: One provider for all messages, also between ranks of one host.
+_MPICH_OFI = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi"}
+_INTEL_OFI = {"I_MPI_FABRICS": "ofi", "I_MPI_PIN": "0", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
+
+
+@dataclass(frozen=True)
+class HydraPath:
+    key: str
+    label: str
+    package: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    ours: bool = False
+
+
+#: "nocma": copied in and out, as between virtual machines; strace shows that then no message is
+#: carried by process_vm_readv.
+PATHS = {
+    path.key: path
+    for path in (
+        HydraPath("mpich-ivc", "MPICH ivc", "mpich", {**_MPICH_OFI, "FI_PROVIDER": "ivc"}, True),
+        HydraPath("mpich-ofi-shm", "MPICH ofi, shm", "mpich", {**_MPICH_OFI, "FI_PROVIDER": "shm"}),
+        HydraPath(
+            "mpich-ofi-shm-nocma",
+            "MPICH ofi, shm without CMA",
+            "mpich",
+            {**_MPICH_OFI, "FI_PROVIDER": "shm", "FI_SHM_DISABLE_CMA": "1"},
+        ),
+        HydraPath("mpich-shm", "MPICH's own shared memory", "mpich"),
+        HydraPath(
+            "mpich-shm-nocma",
+            "MPICH's own shared memory, CMA and XPMEM off",
+            "mpich",
+            {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "MPIR_CVAR_CH4_XPMEM_ENABLE": "0"},
+        ),
+        HydraPath(
+            "intel-ivc", "Intel MPI ivc", "impi-rt", {**_INTEL_OFI, "FI_PROVIDER": "ivc"}, True
+        ),
+        HydraPath(
+            "intel-ofi-shm", "Intel MPI ofi, shm", "impi-rt", {**_INTEL_OFI, "FI_PROVIDER": "shm"}
+        ),
+    )
+}
+
+
+def _number(folder: Path) -> tuple[int, ...]:
+    return tuple(int(word) for word in re.findall(r"\d+", folder.name))
+
+
+def _installed(package: str) -> Path | None:
+    found = [
+        folder
+        for folder in (cache() / "mpi").glob(f"{package}-[0-9]*")
+        if (folder / "bin" / "mpiexec").exists() and (folder / "lib" / "libmpi.so.12").exists()
+    ]
+    return max(found, key=_number) if found else None
+
+
+def library(package: str) -> Path:
+    """The folder of the newest version in the cache; installed there when there is none."""
+    return _installed(package) or _install(package)
+
+
+def _install(package: str) -> Path:
+    top = cache() / "mpi"
+    top.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"new-{package}-", dir=top) as scratch:
+        new = Path(scratch) / "tree"
+        words = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--ignore-installed"]
+        words += ["--no-warn-script-location", "--prefix", str(new), _PACKAGES[package]]
+        done = programs.run([sys.executable, *words], timeout=600)
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
+            raise MissingError(
+                f"pip could not install {package}: {last}", hint="it needs a network once"
+            )
+        info = next(new.rglob(f"{package.replace('-', '_')}-*.dist-info"), None)
+        if info is None or not (new / "lib" / "libmpi.so.12").exists():
+            raise MissingError(f"pip's {package} brought no MPI library")
+        version = info.name.removesuffix(".dist-info").rpartition("-")[2]
+        new.rename(top / f"{package}-{version}")
+    found = _installed(package)
+    assert found is not None
+    return found
+
+
+def _program() -> Path:
+    """bench_mpi for this binary interface; compiled anew when its source has changed."""
+    program = paths.build() / "bench" / "bench_mpi_mpich"
+    sources = [paths.project() / "bench" / name for name in ("bench_mpi.c", "sample.c", "sample.h")]
+    if program.exists() and all(
+        program.stat().st_mtime > source.stat().st_mtime for source in sources
+    ):
+        return program
+    mpich = library("mpich")
+    if shutil.which("gcc") is None:
+        raise MissingError("there is no gcc", hint="run: ./run setup")
+    words = ["gcc", "-O3", "-std=gnu11", "-D_GNU_SOURCE", f"-I{mpich / 'include'}"]
+    words += [*(str(source) for source in sources[:2]), "-o", str(program)]
+    done = programs.run([*words, f"-L{mpich / 'lib'}", "-lmpi"], timeout=120)
+    programs.check(done, "compiling bench_mpi with MPICH's header")
+    return program
+
+
+def provider_folder() -> Path:
+    """Where the build leaves the provider."""
+    folder = paths.build() / "adapters" / "libfabric"
+    if not (folder / "libivc-fi.so").is_file():
+        raise MissingError(f"{folder / 'libivc-fi.so'} is not built", hint="run: ./run build")
+    return folder
+
+
+def environment(path: HydraPath, region: Path) -> dict[str, str]:
+    root = library(path.package)
+    env = {"LD_LIBRARY_PATH": str(root / "lib"), **path.env}
+    folders = [str(provider_folder())] if path.ours else []
+    if path.package == "impi-rt":
+        env["I_MPI_ROOT"] = str(root)
+        folders.append(str(root / "lib"))  # Intel's providers are files of their own
+    if folders:
+        env["FI_PROVIDER_PATH"] = ":".join(folders)
+    if path.ours:
+        env["IVC_REGION"] = str(region)
+    return env
+
+
+def _mpiexec(path: HydraPath, cpus: tuple[int, int], argv: Sequence[str]) -> list[str]:
+    words = [str(library(path.package) / "bin" / "mpiexec")]
+    for rank, cpu in enumerate(cpus):
+        words += [":"] if rank else []
+        words += ["-n", "1", "taskset", "-c", str(cpu), *argv]
+    return words
+
+
+def bench(
+    path: HydraPath, cpus: tuple[int, int], region: Path, words: Sequence[str], timeout: float = 300
+) -> list[Record]:
+    """The records of bench_mpi, two pinned ranks, through a path."""
+    argv = _mpiexec(path, cpus, [str(_program()), *words])
+    done: subprocess.CompletedProcess[str] = programs.run(argv, environment(path, region), timeout)
+    return programs.checked(done, f"bench_mpi through {path.label}")

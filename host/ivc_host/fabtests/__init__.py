@@ -1,0 +1,5 @@
+"""fabtests, libfabric's own tests, run against a provider: see docs/fabtests.md."""
+
+from .cli import app
+
+__all__ = ["app"]

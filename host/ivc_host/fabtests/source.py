@@ -1,0 +1,226 @@
+"""Where fabtests comes from: Debian's source packages, built once into the cache.
+
+Nothing of it is part of this project. The version that belongs to the installed libfabric lies in
+the source package `libfabric`; where the mirror at hand lacks that, the source package `mpich`
+brings an older copy of the same tests, and whoever reads the result is told which it was.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import IvcError, MissingError, UsageError
+
+Tell = Callable[[str], None]
+
+#: The folder of fabtests inside the unpacked source of each package, in order of preference.
+_PACKAGES = {"libfabric": "fabtests", "mpich": "modules/libfabric/fabtests"}
+_NEEDED = ("apt-get", "autoreconf", "libtoolize", "make", "gcc", "pkg-config")
+
+
+@dataclass(frozen=True)
+class Fabtests:
+    """A fabtests that is ready to run."""
+
+    folder: Path
+    version: str
+    #: Where it came from, in words.
+    origin: str
+
+    @property
+    def script(self) -> Path:
+        return self.folder / "runfabtests.sh"
+
+
+def cache() -> Path:
+    own = os.environ.get("IVC_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ivc"
+
+
+def libfabric_version() -> str:
+    """The version of the libfabric whose headers are installed."""
+    done = subprocess.run(
+        ["pkg-config", "--modversion", "libfabric"], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        raise MissingError("libfabric's headers are missing", hint="install libfabric-dev")
+    return done.stdout.strip()
+
+
+def find(tell: Tell = lambda text: None) -> Fabtests:
+    """The fabtests to use: IVC_FABTESTS names a folder of programs, else the cache's, else new."""
+    named = os.environ.get("IVC_FABTESTS")
+    if named:
+        return _named(Path(named))
+    return _cached() or _make(tell)
+
+
+def _named(folder: Path) -> Fabtests:
+    if not (folder / "runfabtests.sh").is_file() or not (folder / "fi_rdm_pingpong").is_file():
+        raise UsageError(
+            f"IVC_FABTESTS={folder}: no fabtests in it",
+            hint="name the folder that `make install` has put runfabtests.sh and its programs in",
+        )
+    origin = folder.parent / "origin"
+    version, _, words = origin.read_text().partition(" ") if origin.is_file() else ("", "", "")
+    return Fabtests(folder, version or "(unknown version)", words.strip() or f"{folder}")
+
+
+def _cached() -> Fabtests | None:
+    """A copy built earlier, the matching version first; an older one only if that is all."""
+    found = []
+    for place in cache().glob("fabtests-*/origin"):
+        version, _, words = place.read_text().partition(" ")
+        found.append(Fabtests(place.parent / "bin", version, words.strip()))
+    wanted = libfabric_version()
+    found.sort(key=lambda one: (one.version == wanted, _number(one.version)))
+    return found[-1] if found else None
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in re.findall(r"\d+", version))
+
+
+def _make(tell: Tell) -> Fabtests:
+    for name in _NEEDED:
+        if shutil.which(name) is None:
+            raise MissingError(
+                f"fabtests cannot be built: there is no {name}",
+                hint="install it (./run setup --for test), or name a ready one by IVC_FABTESTS",
+            )
+    cache().mkdir(parents=True, exist_ok=True)
+    refusals = []
+    with tempfile.TemporaryDirectory(prefix="fabtests-", dir=cache()) as scratch:
+        work = Path(scratch)
+        for package, inside in _PACKAGES.items():
+            tell(f"fetching the source package {package}")
+            try:
+                source = _unpack(_download(work, package), work, inside)
+            except IvcError as error:
+                refusals.append(f"{package}: {error.message}")
+                continue
+            return _build(source, work, f"Debian's source package {package}", tell)
+    raise MissingError(
+        f"no source of fabtests could be had ({'; '.join(refusals)})",
+        hint="build it by hand and name its folder of programs by IVC_FABTESTS",
+    )
+
+
+def _run(argv: Sequence[str], where: Path, what: str, timeout: float = 900) -> str:
+    try:
+        done = subprocess.run(
+            argv,
+            cwd=where,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        raise IvcError(f"{what} has not ended after {timeout:.0f} s") from None
+    if done.returncode != 0:
+        last = [line for line in done.stdout.splitlines() if line.strip()][-8:]
+        errors = [line for line in last if line.startswith("E:")] or last[-1:]
+        raise IvcError(f"{what} failed: {' '.join(errors)}", detail="\n".join(last))
+    return done.stdout
+
+
+def _source_line(package: str) -> str:
+    """A deb-src line beside the deb line that this machine gets the package's binary from."""
+    binary = "libfabric1" if package == "libfabric" else package
+    said = _run(["apt-cache", "madison", binary], Path("/"), f"apt-cache madison {binary}")
+    found = re.search(r"\|\s*(\S+)\s*\|\s*(\S+)\s+(\S+?)/(\S+)\s+\S+ Packages", said)
+    if not found:
+        raise MissingError("apt knows no such package", hint="run: apt-get update")
+    return f"deb-src{_signed_by()} {found[2]} {found[3]} {found[4]}\n"
+
+
+def _signed_by() -> str:
+    for name in ("debian", "ubuntu"):
+        keys = Path(f"/usr/share/keyrings/{name}-archive-keyring.gpg")
+        if keys.exists():
+            return f" [signed-by={keys}]"
+    return ""
+
+
+def _download(work: Path, package: str) -> Path:
+    """The package's original tarball, by an apt of its own: the system's lists stay as they are."""
+    own = work / "apt"
+    for name in ("lists/partial", "cache"):
+        (own / name).mkdir(parents=True, exist_ok=True)
+    (own / "sources.list").write_text(_source_line(package))
+    options = {
+        "Dir::Etc::sourcelist": own / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::State::lists": own / "lists",
+        "Dir::Cache": own / "cache",
+        "APT::Sandbox::User": "root",
+    }
+    apt = [
+        "apt-get",
+        "-q",
+        *(w for key, value in options.items() for w in ("-o", f"{key}={value}")),
+    ]
+    _run([*apt, "update"], work, "apt-get update for source packages", 300)
+    into = work / package
+    into.mkdir()
+    _run([*apt, "source", "--download-only", package], into, f"apt-get source {package}", 600)
+    found = sorted(into.glob("*.orig.tar.*z*"))
+    if not found:
+        raise MissingError(f"apt-get source {package} brought no tarball")
+    return found[0]
+
+
+def _unpack(tarball: Path, work: Path, inside: str) -> Path:
+    """The folder of fabtests, alone; plain files only, so nothing can point elsewhere."""
+    into = work / "source"
+    with tarfile.open(tarball) as tar:
+        for member in tar:
+            rest = member.name.partition("/")[2]
+            if not member.isfile() or not rest.startswith(f"{inside}/") or ".." in rest:
+                continue
+            path = into / rest
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = tar.extractfile(member)
+            assert file is not None
+            path.write_bytes(file.read())
+            path.chmod(0o755 if member.mode & 0o100 else 0o644)
+    if not (into / inside / "configure.ac").is_file():
+        raise MissingError(f"{tarball.name} holds no {inside}")
+    return into / inside
+
+
+def _version(source: Path) -> str:
+    found = re.search(r"AC_INIT\(\[fabtests\], \[([^\]]+)\]", (source / "configure.ac").read_text())
+    if not found:
+        raise IvcError(f"{source / 'configure.ac'} names no version")
+    return found[1]
+
+
+def _build(source: Path, work: Path, origin: str, tell: Tell) -> Fabtests:
+    """Built in scratch and moved to its place as a whole: a copy in the cache is a good one."""
+    version = _version(source)
+    final = cache() / f"fabtests-{version}"
+    tell(f"building fabtests {version} in {final} (once)")
+    ready = work / "ready"
+    if not (source / "configure").exists():
+        _run(["autoreconf", "-if"], source, "fabtests: autoreconf")
+    _run(["./configure", f"--prefix={ready}"], source, "fabtests: configure")
+    _run(["nice", "make", "-j2"], source, "fabtests: make")
+    _run(["make", "install"], source, "fabtests: make install")
+    (ready / "origin").write_text(f"{version} {origin}\n")
+    shutil.rmtree(final, ignore_errors=True)
+    ready.rename(final)
+    return Fabtests(final / "bin", version, origin)

@@ -1,0 +1,228 @@
+"""The programs of a cell: how each is run, and what counts as passed.
+
+integrity  every byte, and that memory carried what it should: pairs of guests on one host through
+           memory, pairs on two hosts not (the adapters' own counters, IVC_STATS)
+latency    the sweep of bench_mpi, for the record
+suite      mpi4py's own tests; passed when nothing failed but what fails without us as well
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import mpis, programs, wheels
+from .mpis import Mpi
+from .places import Ground, Job
+from .results import FAIL, PASS, Outcome
+from .wheels import Environment
+
+_SUITE = Path(__file__).with_name("suite.py")
+_NOTES = "/run/ivc-suite"
+#: Fails with every MPI: the bindings ask for what no MPI of the table tells.
+KNOWN = {"test_mpiabi.TestMPIABI.testGetFortranInfo"}
+#: Tests whose ranks open one file in /tmp: guests share no file system.
+NEEDS_SHARED_FILES = ("test_io.*World*", "test_spawn.*testNoArgs*")
+#: After so many tests that end the job, the rest is not worth the time.
+_MOST_STARTS = 10
+
+_STATS = re.compile(
+    r"ivc: rank (\d+)\b[^\n]*?\bpeer (\d+)\b[^\n]*?: memory: sent (\d+) packets (\d+) bytes"
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds, by kind of program."""
+
+    integrity: float = 300
+    latency: float = 180
+    suite: float = 1500
+    test: float = 60
+
+
+@dataclass
+class Subject:
+    """One MPI on a ground, one way."""
+
+    mpi: Mpi
+    environment: Environment
+    way: str
+    ground: Ground
+    limits: Limits
+    quick: bool = False
+    log: Callable[[str], None] = field(default=lambda text: None)
+
+    def start(self, ranks: int, argv: Sequence[str], timeout: float) -> Job:
+        words, env = self.mpi.command(self.way, self.environment, self.ground.guests, ranks)
+        env = {**env, "MPI4PY_MPIABI": self.mpi.abi}
+        if ranks > len(self.ground.guests) and self.way == mpis.IVC:
+            # Ranks that share a processor pass it on in turn (see bench/places.py).
+            argv = ["chrt", "--rr", "1", *argv]
+        job = self.ground.run([*words, *argv], env, timeout)
+        settings = " ".join(f"{key}={value}" for key, value in env.items())
+        self.log(
+            f"{self.ground.lab.name}$ {settings} {' '.join([*words, *argv])}\n{job.said}\n"
+            f"(exit {job.code}, {job.seconds:.1f} s)"
+        )
+        return job
+
+    def program(self, name: str) -> str:
+        return str(programs.program(self.mpi, self.environment, name))
+
+
+def wrong_paths(said: str, ranks: int, guests: Sequence[str], host_of: dict[str, int]) -> str:
+    """Which pair of guests did not take the path it should have; empty when all did."""
+    sent = {(int(m[1]), int(m[2])): int(m[4]) for m in _STATS.finditer(said)}
+    where = [guests[rank % len(guests)] for rank in range(ranks)]
+    for a in range(ranks):
+        for b in range(ranks):
+            if where[a] == where[b]:
+                continue  # the MPI's own affair
+            memory = sent.get((a, b), 0) > 0
+            together = host_of[where[a]] == host_of[where[b]]
+            if memory != together:
+                return f"rank {a} to {b}: " + (
+                    "nothing went through memory" if together else "memory of another host?"
+                )
+    return ""
+
+
+def integrity(subject: Subject, ranks: int) -> Outcome:
+    size = "200000" if subject.quick else "1000000"
+    argv = [subject.program("integrity"), "--iterations", "1", "--max-size", size]
+    job = subject.start(ranks, argv, subject.limits.integrity)
+    outcome = Outcome("integrity", ranks, PASS, seconds=job.seconds)
+    if job.code != 0:
+        outcome.status, outcome.text = FAIL, job.reason
+    elif subject.way == mpis.IVC:
+        ground = subject.ground
+        outcome.text = wrong_paths(job.said, ranks, ground.guests, ground.host_of)
+        outcome.status = FAIL if outcome.text else PASS
+    return outcome
+
+
+def parse_latency(said: str) -> dict[str, float]:
+    """Microseconds by size. MPICH 4.0 has a tab in its name, so JSON is read leniently."""
+    found = {}
+    for line in said.splitlines():
+        at = line.find('{"program"')
+        if at >= 0:
+            try:
+                record = json.loads(line[at:], strict=False)
+            except ValueError:
+                continue
+            found[str(record["bytes"])] = float(record["p50_us"])
+    return found
+
+
+def latency(subject: Subject, ranks: int) -> Outcome:
+    sizes, seconds = ("8,64K,1M", "0.1") if subject.quick else ("8,64,1K,8K,64K,1M,4M", "0.3")
+    argv = [subject.program("bench_mpi"), "--test", "latency"]
+    argv += ["--sizes", sizes, "--seconds", seconds]
+    job = subject.start(ranks, argv, subject.limits.latency)
+    outcome = Outcome("latency", ranks, PASS, seconds=job.seconds)
+    outcome.latency_us = parse_latency(job.said)
+    if job.code != 0 or len(outcome.latency_us) < len(sizes.split(",")):
+        outcome.status, outcome.text = FAIL, job.reason
+    return outcome
+
+
+@dataclass
+class Notes:
+    """What the ranks of one start of the suite have noted."""
+
+    started: dict[int, list[str]] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Notes:
+        notes = cls()
+        for line in text.splitlines():
+            found = re.match(r"rank-(\d+):(\w+) (\S+) ?(.*)", line)
+            if not found:
+                continue
+            rank, what, name, reason = int(found[1]), found[2], found[3], found[4]
+            started = notes.started.setdefault(rank, [])
+            if what == "start":
+                started.append(name)
+            elif what == "fail":
+                notes.failures.setdefault(name, f"rank {rank}: {reason}")
+            elif what == "end":
+                notes.ended.add(rank)
+        return notes
+
+    def complete(self, ranks: int) -> bool:
+        return len(self.ended) == ranks
+
+    def furthest(self) -> list[str]:
+        """The tests of the rank that came furthest."""
+        return max(self.started.values(), key=len, default=[])
+
+    def stopped_at(self) -> set[str]:
+        """The tests in which ranks were when the job ended."""
+        return {names[-1] for rank, names in self.started.items()
+                if names and rank not in self.ended}  # fmt: skip
+
+
+def _suite_once(subject: Subject, ranks: int, after: str, timeout: float) -> tuple[Job, Notes]:
+    subject.ground.everywhere(f"rm -rf {_NOTES}")
+    argv = [str(subject.environment.python), str(_SUITE), str(wheels.suite()), _NOTES]
+    argv += ["--limit", str(subject.limits.test)]
+    argv += [word for pattern in NEEDS_SHARED_FILES for word in ("--exclude", pattern)]
+    argv += ["--after", after] if after else []
+    job = subject.start(ranks, argv, timeout)
+    text = subject.ground.everywhere(f"cd {_NOTES} && grep -H '' rank-*; true")
+    return job, Notes.parse("".join(text))
+
+
+def suite(subject: Subject, ranks: int) -> Outcome:
+    """mpi4py's tests; started again behind a test that has ended the job."""
+    outcome = Outcome("suite", ranks, PASS)
+    begin = time.monotonic()
+    after = ""
+    for _ in range(_MOST_STARTS):
+        left = subject.limits.suite - (time.monotonic() - begin)
+        if left < 10:
+            outcome.text = f"not finished after {subject.limits.suite:.0f} s"
+            break
+        job, notes = _suite_once(subject, ranks, after, left)
+        outcome.tests += len(notes.furthest())
+        outcome.failures.update(notes.failures)
+        if notes.complete(ranks):
+            if job.code is None:
+                outcome.failures["MPI_Finalize"] = "the job did not end"
+            break
+        if not notes.furthest():
+            outcome.text = f"did not start: {job.reason}"
+            break
+        after = notes.furthest()[-1]
+        if job.code is None and left < subject.limits.suite / 2:
+            outcome.text = f"not finished after {subject.limits.suite:.0f} s"
+            break
+        for name in notes.stopped_at():
+            outcome.failures[name] = f"the job ended in it: {job.reason}"
+    else:
+        outcome.text = f"given up after {_MOST_STARTS} tests that ended the job"
+    outcome.seconds = time.monotonic() - begin
+    outcome.status = FAIL if outcome.text or set(outcome.failures) - KNOWN else PASS
+    return outcome
+
+
+def judge_suite(outcome: Outcome, own: Outcome | None) -> None:
+    """What fails without us as well is no fault of ours."""
+    excused = KNOWN | (set(own.failures) if own else set())
+    if outcome.program == "suite" and not outcome.text:
+        outcome.status = FAIL if set(outcome.failures) - excused else PASS
+
+
+PROGRAMS: dict[str, Callable[[Subject, int], Outcome]] = {
+    "integrity": integrity,
+    "latency": latency,
+    "suite": suite,
+}

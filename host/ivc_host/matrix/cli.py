@@ -1,0 +1,117 @@
+"""`ivc matrix`: every MPI in every place, or some of it; closes with a table."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .. import paths
+from ..bench import machine
+from ..bench.progress import Steps
+from ..errors import UsageError
+from . import checks, mpis, places, plan, results, table
+from .results import Cell
+
+app = typer.Typer(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Every MPI between guests on one host and on two: integrity, latency, mpi4py's tests.",
+)
+
+
+def _list(wanted: plan.Plan) -> None:
+    for task in wanted.tasks:
+        jobs = ", ".join(f"{name} on {ranks}" for name, ranks in task.jobs)
+        print(f"{task.place.key:4} {task.way:4} {task.name:19} {jobs}")
+
+
+def _plan(
+    only: list[str], place: list[str], program: list[str], quick: bool, own: bool
+) -> plan.Plan:
+    for name in program:
+        if name not in checks.PROGRAMS:
+            known = ", ".join(checks.PROGRAMS)
+            raise UsageError(f"no program named {name!r}", hint=f"choose among {known}")
+    names = program or list(checks.PROGRAMS)
+    return plan.make(mpis.named(only), places.named(place), names, quick=quick, own=own)
+
+
+def _command(words: dict[str, list[str]], quick: bool) -> str:
+    options = [f"--{key} {value}" for key, values in words.items() for value in values]
+    return " ".join(["./run matrix", *(["--quick"] if quick else []), *options])
+
+
+def make(wanted: plan.Plan, cells: list[Cell], file: Path | None) -> list[Cell]:
+    """Make the cells, with progress on the error output; the log is in build/test-logs."""
+    logs = paths.build() / "test-logs"
+    logs.mkdir(parents=True, exist_ok=True)
+
+    def done(cell: Cell) -> None:
+        del cell
+        if file is not None:
+            results.save(file, cells)
+
+    with ExitStack() as stack:
+        log = stack.enter_context((logs / "matrix-jobs.log").open("w", errors="replace"))
+        steps = stack.enter_context(Steps(sum(len(task.jobs) for task in wanted.tasks)))
+
+        def note(text: str) -> None:
+            log.write(text + "\n")
+            log.flush()
+
+        return plan.run(wanted, cells, plan.Making(steps, steps.count, note, done))
+
+
+@app.callback(invoke_without_command=True)
+def matrix(
+    only: Annotated[list[str] | None, typer.Option(help="This MPI; may be given again.")] = None,
+    place: Annotated[list[str] | None, typer.Option(help="This place: one, two or mix.")] = None,
+    program: Annotated[
+        list[str] | None, typer.Option(help="This program: integrity, latency or suite.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="What CI runs: a few minutes.")] = False,
+    own: Annotated[bool, typer.Option(help="Also each MPI without us.")] = True,
+    show: Annotated[bool, typer.Option("--list", help="List the cells, run nothing.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write every result to this file.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the cells that the file of --json has.")
+    ] = False,
+    write: Annotated[Path | None, typer.Option(help="Write the table to this page.")] = None,
+) -> None:
+    """Run the matrix. Exit code 1 when a cell through ivc did not pass."""
+    wanted = _plan(only or [], place or [], program or [], quick, own)
+    if show:
+        _list(wanted)
+        return
+    if resume and json_file is None:
+        raise UsageError("--resume needs a file", hint="add: --json FILE")
+    for file in (json_file, write):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise UsageError(f"there is no folder {file.absolute().parent} to write {file} to")
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140  # a file has no edge to wrap at
+    begin = time.monotonic()
+    cells = results.load(json_file) if resume and json_file else []
+    make(wanted, cells, json_file)
+    table.show(cells, console)
+    bad = results.failed(cells)
+    passed = sum(len(cell.outcomes) for cell in cells if cell.way == mpis.IVC) - len(bad)
+    print(f"{passed} passed, {len(bad)} failed or not run; {time.monotonic() - begin:.0f} s")
+    if write is not None:
+        words = {"only": only or [], "place": place or [], "program": program or []}
+        when = f"{time.strftime('%Y-%m-%d', time.gmtime())}, {_machine()}."
+        write.write_text(table.markdown(cells, _command(words, quick), when))
+        print(f"written: {write}")
+    raise typer.Exit(1 if bad else 0)
+
+
+def _machine() -> str:
+    found = machine.describe()
+    return ", ".join(f"{key}: {value}" for key, value in found.items() if isinstance(value, str))

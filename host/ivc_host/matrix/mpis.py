@@ -1,0 +1,182 @@
+"""The MPIs of the matrix: what each is, and the command line that starts it over guests.
+
+Two ways for each: `ivc` is what a user types to use ours, `own` is the same MPI with what it
+brings itself (TCP between guests). A command line is all that a way consists of, so every cell can
+be had by hand. Ranks are dealt to the guests in turn: rank r is in guest r modulo guests.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import paths
+from ..errors import MissingError, UsageError
+from . import wheels
+from .wheels import Environment
+
+IVC, OWN = "ivc", "own"
+
+#: The words before the program, and the environment.
+Command = tuple[list[str], dict[str, str]]
+
+
+def provider() -> Path:
+    """Where the build leaves libivc-fi.so."""
+    return paths.build() / "adapters" / "libfabric"
+
+
+def _fabric(way: str, environment: Environment) -> dict[str, str]:
+    if way == OWN:
+        return {"FI_PROVIDER": "tcp"}
+    del environment
+    return {"FI_PROVIDER_PATH": str(provider()), "FI_PROVIDER": "ivc", "IVC_STATS": "1"}
+
+
+def _library(environment: Environment) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(environment.lib)}
+
+
+def _hydra_words(guests: Sequence[str], ranks: int) -> list[str]:
+    return ["-hosts", ",".join(guests), "-ppn", "1", "-n", str(ranks)]
+
+
+def _mpich(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
+    start = [str(env.folder / "bin" / "mpiexec"), "-launcher", "ssh"]
+    # From 4.3 on the wheels have ucx as well, and would choose it.
+    settings = {"MPIR_CVAR_CH4_NETMOD": "ofi", **_library(env), **_fabric(way, env)}
+    return [*start, *_hydra_words(guests, ranks)], settings
+
+
+def _intel(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
+    start = [str(env.folder / "bin" / "mpiexec.hydra"), "-bootstrap", "ssh"]
+    settings = {"I_MPI_ROOT": str(env.folder), **_library(env), **_fabric(way, env)}
+    # Its own shared memory asks for a processor topology, which these guests' kernel does not tell.
+    settings["I_MPI_FABRICS"] = "ofi"
+    # Its libfabric has its providers as files, and loses them when only ours are named.
+    ours = f"{provider()}:" if way == IVC else ""
+    settings["FI_PROVIDER_PATH"] = f"{ours}{env.lib}"
+    return [*start, *_hydra_words(guests, ranks)], settings
+
+
+def _mca(parameters: dict[str, str]) -> list[str]:
+    return [word for key, value in parameters.items() for word in ("--mca", key, value)]
+
+
+def _export(settings: dict[str, str]) -> list[str]:
+    return [word for key in settings for word in ("-x", key)]
+
+
+def _openmpi_words(
+    program: str, guests: Sequence[str], ranks: int, parameters: dict[str, str]
+) -> list[str]:
+    slots = -(-ranks // len(guests))
+    hosts = ",".join(f"{guest}:{slots}" for guest in guests)
+    start = [program, "--host", hosts, "--map-by", "node", "--bind-to", "none", "-np", str(ranks)]
+    if ranks > len(guests):
+        parameters = {**parameters, "mpi_yield_when_idle": "1"}
+    return [*start, *_mca(parameters)]
+
+
+def _components() -> str:
+    """Open MPI's search path for plug-ins: the build's, then its own."""
+    ask = ["/usr/bin/ompi_info", "--path", "pkglibdir", "--parsable"]
+    done = subprocess.run(ask, capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        if line.startswith("path:pkglibdir:"):
+            return f"{paths.build() / 'adapters' / 'openmpi'}:{line.split(':', 2)[2]}"
+    raise MissingError("ompi_info names no plug-in folder", hint="is this Open MPI 4.1?")
+
+
+#: Debian's default leaves no one-sided communication between guests.
+_DEBIAN = {"osc": "^ucx"}
+_MTL = {"pml": "cm", "mtl": "ofi", "mtl_ofi_provider_include": "ivc"}
+
+
+def _debian(
+    ours: dict[str, str], fabric: bool
+) -> Callable[[str, Environment, Sequence[str], int], Command]:
+    def command(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
+        if way == OWN:
+            parameters, settings = {"pml": "ob1", "btl": "tcp,vader,self"}, {"IVC_REGION": "none"}
+        elif fabric:
+            parameters, settings = ours, _fabric(way, env)
+        else:
+            settings = {"OMPI_MCA_mca_base_component_path": _components(), "IVC_STATS": "1"}
+            parameters = ours
+        words = _openmpi_words("/usr/bin/mpirun", guests, ranks, {**_DEBIAN, **parameters})
+        return [*words, *_export(settings)], settings
+
+    return command
+
+
+def _openmpi5(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
+    own = {"pml": "ob1", "btl": "tcp,sm,self"}
+    settings = {**_library(env), **(_fabric(way, env) if way == IVC else {})}
+    program = str(env.folder / "bin" / "mpirun")
+    words = _openmpi_words(program, guests, ranks, own if way == OWN else _MTL)
+    return [*words, *_export(settings)], settings
+
+
+@dataclass(frozen=True)
+class Mpi:
+    key: str
+    label: str
+    #: The package and what pip is asked for; None: the system's own Open MPI.
+    package: str
+    requirement: str | None
+    #: Whose binary interface it has: programs and bindings are built for that.
+    abi: str
+    command: Callable[[str, Environment, Sequence[str], int], Command]
+    #: MPIs of the same name differ in how they reach us only: one run without us serves all.
+    baseline: str
+    #: The one version of this MPI that --quick takes.
+    quick: bool = False
+    #: The MPI whose headers fit, for one that has none: package and requirement.
+    headers: tuple[str, str] | None = field(default=None)
+
+    def environment(self) -> Environment:
+        return wheels.environment(self.package, self.requirement)
+
+    def built(self) -> Path:
+        """The file of ours that this MPI loads."""
+        plugin = paths.build() / "adapters" / "openmpi" / "mca_btl_ivc.so"
+        return plugin if self.key == "openmpi-4.1-plugin" else provider() / "libivc-fi.so"
+
+
+_SYSTEM = "debian-openmpi"
+
+MPIS = (
+    Mpi("mpich-4.0", "MPICH 4.0", "mpich", "mpich==4.0.3", "mpich", _mpich, "mpich-4.0"),
+    Mpi("mpich-4.3", "MPICH 4.3", "mpich", "mpich==4.3.2", "mpich", _mpich, "mpich-4.3"),
+    Mpi("mpich", "MPICH, newest", "mpich", "mpich", "mpich", _mpich, "mpich", quick=True),
+    # 2021.19 wants a libfabric that the package index does not have.
+    Mpi("impi", "Intel MPI", "impi-rt", "impi-rt==2021.18.*", "mpich", _intel, "impi",
+        quick=True, headers=("mpich", "mpich==4.0.3")),
+    Mpi("openmpi-4.1-plugin", "Open MPI 4.1, plug-in", _SYSTEM, None, "openmpi",
+        _debian({"pml": "ob1", "btl": "ivc,tcp,self"}, False), "openmpi-4.1", quick=True),
+    Mpi("openmpi-4.1-mtl", "Open MPI 4.1, mtl/ofi", _SYSTEM, None, "openmpi",
+        _debian(_MTL, True), "openmpi-4.1"),
+    Mpi("openmpi-4.1-btl", "Open MPI 4.1, btl/ofi", _SYSTEM, None, "openmpi",
+        _debian({"pml": "ob1", "btl": "ofi,self", "btl_ofi_mode": "2"}, True), "openmpi-4.1"),
+    Mpi("openmpi-5.0", "Open MPI 5.0, mtl/ofi", "openmpi", "openmpi==5.0.*", "openmpi",
+        _openmpi5, "openmpi-5.0", quick=True),
+)  # fmt: skip
+
+
+def named(keys: Sequence[str]) -> list[Mpi]:
+    """Those whose name is, or begins with, one of the keys; all when there is no key."""
+    for key in keys:
+        if not any(mpi.key.startswith(key) for mpi in MPIS):
+            known = ", ".join(mpi.key for mpi in MPIS)
+            raise UsageError(f"no MPI named {key!r}", hint=f"choose among {known}")
+    exact = {mpi.key for mpi in MPIS} & set(keys)
+    return [
+        mpi
+        for mpi in MPIS
+        if not keys
+        or mpi.key in exact
+        or any(mpi.key.startswith(key) for key in keys if key not in exact)
+    ]

@@ -1,0 +1,132 @@
+"""The matrix for people: a table on the terminal, the same as Markdown, and the reasons below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from .checks import KNOWN, NEEDS_SHARED_FILES
+from .mpis import MPIS
+from .places import PLACES
+from .results import FAIL, NOT_RUN, PASS, Cell, Outcome
+
+_HEADS = ("MPI", "place", "integrity", "8 B", "64 KiB", "1 MiB", "mpi4py, 2 ranks",
+          "mpi4py, 4 ranks")  # fmt: skip
+_LABELS = {mpi.key: mpi.label for mpi in MPIS} | {"openmpi-4.1": "Open MPI 4.1"}
+
+
+def _us(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value / 1000:.2f} ms" if value >= 1000 else f"{value:.3g} us"
+
+
+def _suite(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return ""
+    if outcome.status == NOT_RUN or not outcome.tests:
+        return outcome.status
+    bad = len(outcome.failures)
+    return f"{outcome.status}: {outcome.tests} run, {bad} failed"
+
+
+def _integrity(cell: Cell) -> str:
+    found = [o for o in cell.outcomes if o.program == "integrity"]
+    if len({o.status for o in found}) <= 1:
+        ranks = ", ".join(str(o.ranks) for o in found)
+        return f"{found[0].status} ({ranks} ranks)" if found else ""
+    return ", ".join(f"{o.ranks} ranks: {o.status}" for o in found)
+
+
+def row(cell: Cell) -> list[str]:
+    """One cell in words."""
+    swept = next((o for o in cell.outcomes if o.program == "latency"), None)
+    sizes = ("8", "65536", "1048576")
+    latency = [_us(swept.latency_us.get(size)) if swept else "" for size in sizes]
+    if swept and swept.status != PASS:
+        latency[0] = swept.status
+    where = cell.place if cell.way == "ivc" else f"{cell.place}, without us"
+    label = f"{_LABELS.get(cell.mpi, cell.mpi)} ({cell.version})"
+    suites = [_suite(cell.find("suite", ranks)) for ranks in (2, 4)]
+    return [label, where, _integrity(cell), *latency, *suites]
+
+
+def _order(cells: Iterable[Cell]) -> list[Cell]:
+    baselines = [mpi.baseline for mpi in MPIS]
+    by_key = {mpi.key: index for index, mpi in enumerate(MPIS)}
+    where = [place.key for place in PLACES]
+
+    def rank(cell: Cell) -> tuple[int, int, int]:
+        own = cell.way != "ivc"
+        last = len(baselines) - 1 - baselines[::-1].index(cell.mpi) if own else by_key[cell.mpi]
+        return last, int(own), where.index(cell.place)
+
+    return sorted(cells, key=rank)
+
+
+def reasons(cells: Iterable[Cell]) -> list[str]:
+    """A line for everything that did not pass, and for each test that failed."""
+    lines = []
+    for cell in _order(cells):
+        what = f"{_LABELS.get(cell.mpi, cell.mpi)}, {cell.place}"
+        what += "" if cell.way == "ivc" else ", without us"
+        for outcome in cell.outcomes:
+            head = f"{what}: {outcome.program}, {outcome.ranks} ranks"
+            if outcome.text:
+                lines.append(f"{head}: {outcome.status}: {outcome.text}")
+            for name, why in outcome.failures.items():
+                if name not in KNOWN:
+                    lines.append(f"{head}: {name}: {why[:200]}")
+    return lines
+
+
+def show(cells: Sequence[Cell], console: Console) -> None:
+    table = Table(*_HEADS, title="Matrix")
+    for cell in _order(cells):
+        words = row(cell)
+        style = "red" if any(FAIL in word for word in words) and cell.way == "ivc" else None
+        table.add_row(*words, style=style)
+    console.print(table)
+    for line in reasons(cells):
+        console.print(line, markup=False, highlight=False)
+
+
+_PAGE = """# Matrix
+
+Every MPI in every place, real programs between user-mode Linux guests. Made by
+
+    {command}
+
+{when}
+
+- *place*: {places}. A "host" is a region of shared memory; guests of two hosts have only a
+  network between them. Four ranks on two guests are two in each. *Without us*: the same MPI with
+  what it brings itself.
+- *integrity*: `tests/mpi/integrity.c`, every byte compared; and the adapter's own counters say that
+  pairs of guests on one host used memory, and pairs on two hosts did not.
+- *8 B, 64 KiB, 1 MiB*: median one-way latency (`bench/bench_mpi.c`).
+- *mpi4py*: mpi4py's own test suite. PASS: nothing failed but what fails without us as well.
+  `{known}` fails everywhere.
+- Not run, because guests share no file system: {excluded}.
+
+"""
+
+
+def markdown(cells: Sequence[Cell], command: str, when: str) -> str:
+    """The page docs/matrix.md."""
+    text = _PAGE.format(
+        command=command,
+        when=when,
+        places="; ".join(f"*{place.key}*: {place.label}" for place in PLACES),
+        known=", ".join(sorted(KNOWN)),
+        excluded=", ".join(f"`{pattern}`" for pattern in NEEDS_SHARED_FILES),
+    )
+    text += f"| {' | '.join(_HEADS)} |\n|{'---|' * len(_HEADS)}\n"
+    for cell in _order(cells):
+        text += f"| {' | '.join(row(cell))} |\n"
+    if found := reasons(cells):
+        text += "\n## What did not pass, and why\n\n"
+        text += "".join(f"- {line.replace('|', '/')}\n" for line in found)
+    return text
