@@ -39,7 +39,7 @@ enum { EXCHANGE_HEADER = 1 + sizeof(uint64_t) };
 
 struct exchange_receiving {
     uint64_t number;
-    char bytes[];
+    uint8_t bytes[];
 };
 
 struct exchange_sending {

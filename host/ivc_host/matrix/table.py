@@ -101,9 +101,9 @@ Every MPI in every place, real programs between user-mode Linux guests. Made by
 
 {when}
 
-- *place*: {places}. A "host" is a region of shared memory; guests of two hosts have only a
-  network between them. Four ranks on two guests are two in each. *Without us*: the same MPI with
-  what it brings itself.
+- *place*: {places}.
+  A "host" is a region of shared memory; guests of two hosts have only a network between them. Four
+  ranks on two guests are two in each. *Without us*: the same MPI with what it brings itself.
 - *integrity*: `tests/mpi/integrity.c`, every byte compared; and the adapter's own counters say that
   pairs of guests on one host used memory, and pairs on two hosts did not.
 - *8 B, 64 KiB, 1 MiB*: median one-way latency (`bench/bench_mpi.c`).
