@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERSION = FI_VERSION(1, 17), ADDRESS = 128 };
+enum { VERSION = FI_VERSION(1, 17), ADDRESS = 64 };
 
 struct side {
     struct fid_ep *ep;
