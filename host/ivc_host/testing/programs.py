@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from .. import paths
@@ -18,8 +19,16 @@ from .part import Run
 _AT_ONCE = 3
 
 
-def suite(build: Path, name: str) -> list[list[str]]:
-    """The commands of a suite, as the build lists them."""
+@dataclass(frozen=True)
+class Program:
+    """A test program as the build runs it."""
+
+    command: list[str]
+    env: dict[str, str]
+
+
+def suite(build: Path, name: str) -> list[Program]:
+    """The programs of a suite, as the build lists them."""
     done = subprocess.run(
         ["meson", "introspect", "--tests", str(build)], capture_output=True, text=True
     )
@@ -29,12 +38,12 @@ def suite(build: Path, name: str) -> list[list[str]]:
     for test in tests:
         if not Path(test["cmd"][0]).exists():
             raise MissingError(f"{test['cmd'][0]} is not built", hint="run: ./run build")
-    return [test["cmd"] for test in tests]
+    return [Program(test["cmd"], test["env"]) for test in tests]
 
 
 def run_programs(
     run: Run,
-    commands: Sequence[list[str]],
+    programs: Sequence[Program],
     env: Mapping[str, str] | None = None,
     timeout: float = 600,
     prefix: str = "",
@@ -42,13 +51,14 @@ def run_programs(
     # A region or tunable that the caller has set is not what these tests are about.
     clean = {name: "" for name in os.environ if name.startswith("IVC_")}
 
-    def one(command: list[str]) -> None:
-        done = run.program(command, {**clean, **(env or {})}, timeout)
-        name = " ".join([Path(command[0]).name.removeprefix("test-"), *command[1:]])
+    def one(program: Program) -> None:
+        done = run.program(program.command, {**clean, **program.env, **(env or {})}, timeout)
+        executable, *arguments = program.command
+        name = " ".join([Path(executable).name.removeprefix("test-"), *arguments])
         run.count(prefix + name, done)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for future in [pool.submit(one, command) for command in commands]:
+        for future in [pool.submit(one, program) for program in programs]:
             future.result()
 
 
@@ -90,16 +100,13 @@ def sanitize(run: Run) -> None:
     """The suites under AddressSanitizer and UBSan; threads under ThreadSanitizer."""
     address = paths.project() / "build-asan"
     if _sanitized_build(run, address, "address,undefined"):
-        commands = [c for name in ("unit", "processes", "badinput") for c in suite(address, name)]
-        # An instrumented provider in the system's libfabric, whose own leaks end the program: these
-        # run without sanitizers only, in the part "processes".
-        commands = [c for c in commands if "tests/libfabric/" not in c[0]]
-        run_programs(run, commands, _ADDRESS, prefix="address: ")
+        programs = [p for name in ("unit", "processes", "badinput") for p in suite(address, name)]
+        run_programs(run, programs, _ADDRESS, prefix="address: ")
     thread = paths.project() / "build-tsan"
     if _sanitized_build(run, thread, "thread"):
-        commands = [c for c in suite(thread, "unit") if Path(c[0]).name in _THREADED]
-        commands += suite(thread, "threads")
-        run_programs(run, commands, _THREAD, prefix="thread: ")
+        programs = [p for p in suite(thread, "unit") if Path(p.command[0]).name in _THREADED]
+        programs += suite(thread, "threads")
+        run_programs(run, programs, _THREAD, prefix="thread: ")
 
 
 #: Unit tests in which several threads of one process share something.  What processes share is
