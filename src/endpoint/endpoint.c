@@ -66,7 +66,10 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
     *ret_chunk_size = ivc_align_up(*ret_chunk_size, IVC_LAYOUT_PAGE);
     endpoint->ring_size = (uint32_t)ring_size;
     endpoint->segment_size = (uint32_t)segment_size;
-    return ivc_tx_shape_check(endpoint->ring_size, endpoint->segment_size, &endpoint->eager_max);
+    r = ivc_tx_shape_check(endpoint->ring_size, endpoint->segment_size, &endpoint->eager_max);
+    /* Never more than a packet: what finds no room in a ring travels in a chunk, or by network. */
+    endpoint->eager_max = (uint32_t)IVC_MIN((uint64_t)endpoint->eager_max, *ret_chunk_size);
+    return r;
 }
 
 static void describe(struct ivc_endpoint *endpoint, const struct ivc_region_info *info)

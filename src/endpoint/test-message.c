@@ -1073,6 +1073,26 @@ static void test_scarce(void)
     close_all();
 }
 
+/* Rings larger than a packet, in a region that has no room for them: packets go by chunk, and none
+ * may be larger than one. */
+static void test_ring_above_packet(void)
+{
+    const char *file = check_file(0, 1 << 20);
+    struct ivc_peer *peer;
+    unsigned sent = 0;
+
+    setenv("IVC_RING_SIZE", "1M", 1);
+    node_open(&a, file);
+    node_open(&b, file);
+    peer = connect_to(&a, &b);
+    for (size_t len = 1000; len < 400000; len += 9973) {
+        send_to(&a, peer, &b, len);
+        turn_until(&b.dones, ++sent);
+    }
+    unsetenv("IVC_RING_SIZE");
+    close_all();
+}
+
 /* ---- nonsense */
 
 /* Bytes that are a packet of every kind, at times with numbers that could be right. */
@@ -1181,6 +1201,7 @@ static const struct check_case cases[] = {
     { "a long message", test_long, 0 },
     { "memory in pieces", test_pieces, 0 },
     { "messages longer than their place", test_truncated, 0 },
+    { "rings larger than a packet", test_ring_above_packet, 0 },
     { "messages that cannot be", test_refused, 0 },
     { "trying to send", test_try_send, 0 },
     { "order of messages, to ourselves as well", test_order, 0 },
