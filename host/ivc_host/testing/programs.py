@@ -92,7 +92,7 @@ def _sanitized_build(run: Run, directory: Path, sanitizers: str) -> bool:
         if done.returncode != 0:
             run.failed(f"meson setup {directory.name}", done.stdout)
             return False
-    done = run.program(["nice", "ninja", "-C", str(directory)], timeout=600)
+    done = run.program(["nice", "ninja", "-C", str(directory)], timeout=1500)
     return run.check(f"build with {sanitizers}", done.returncode == 0, done.stdout)
 
 
