@@ -81,8 +81,8 @@ static void keep_unread(struct ivc_connection *connection, const char *bytes, si
         break_off(connection);      /* out of memory, or more than we allowed */
         return;
     }
-    memcpy(connection->unread + at, bytes, before_end);
-    memcpy(connection->unread, bytes + before_end, len - before_end);
+    ivc_copy(connection->unread + at, bytes, before_end);
+    ivc_copy(connection->unread, bytes + before_end, len - before_end);
     connection->unread_len += (uint32_t)len;
 }
 
@@ -302,7 +302,7 @@ static int send_data(struct ivc_connection *connection, const char *bytes, size_
     if (r != 0)
         return r;
     memcpy(buffer.data, &connection->peer_number, DATA_HEADER);
-    memcpy((char *)buffer.data + LONG_HEADER, bytes, len);
+    ivc_copy((char *)buffer.data + LONG_HEADER, bytes, len);
     r = ivc_endpoint_send_buffer(endpoint, connection->peer, TAG_LONG, &buffer, LONG_HEADER + len);
     if (r != 0)
         ivc_endpoint_buffer_free(endpoint, &buffer);

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "base/copy.h"
 #include "base/error.h"
 
 /* The region has no memory for the first packet to this peer.  Other processes may give some back:
@@ -53,7 +54,7 @@ static size_t iov_copy(void *to, const struct iovec *iov, unsigned int n_iov)
     char *next = to;
 
     for (unsigned int i = 0; i < n_iov; i++) {
-        memcpy(next, iov[i].iov_base, iov[i].iov_len);
+        ivc_copy(next, iov[i].iov_base, iov[i].iov_len);
         next += iov[i].iov_len;
     }
     return (size_t) (next - (char *) to);

@@ -1,12 +1,29 @@
 /*
- * Copying a few bytes: what fits a slot.  A call of memcpy costs more than the copy when the length
- * is not known at compile time; here it is at most a few moves, two of which may overlap.
+ * Copying between shared memory and our own.
+ *
+ * A few bytes, what fits a slot: a call of memcpy() costs more than the copy when the length is not
+ * known at compile time; here it is at most a few moves, two of which may overlap.  Many bytes: see
+ * copy.c.
  */
 #ifndef IVC_BASE_COPY_H
 #define IVC_BASE_COPY_H
 
 #include <stdint.h>
 #include <string.h>
+
+/* copy.c: any length; made for those from IVC_COPY_LONG bytes on. */
+void ivc_copy_long(char *to, const char *from, size_t n);
+
+enum { IVC_COPY_LONG = 2048 };
+
+/* memcpy() for messages. */
+static inline void ivc_copy(void *to, const void *from, size_t n)
+{
+    if (n < IVC_COPY_LONG)
+        memcpy(to, from, n);
+    else
+        ivc_copy_long(to, from, n);
+}
 
 /* Moves the first and the last `width` bytes of n, width <= n <= 2 * width. */
 #define IVC_COPY_ENDS(type, to, from, n)                            \
@@ -29,7 +46,7 @@ static inline void ivc_copy_short(char *to, const char *from, size_t n)
     else if (n > 16 && n <= 32)
         IVC_COPY_ENDS(struct ivc_copy16, to, from, n);
     else if (n > 32)
-        memcpy(to, from, n);
+        ivc_copy(to, from, n);
     else if (n >= 4)
         IVC_COPY_ENDS(uint32_t, to, from, n);
     else if (n >= 2)

@@ -1,6 +1,7 @@
-/* Tests of base: sizes from the environment, arithmetic, small files, error lines. */
+/* Tests of base: sizes from the environment, arithmetic, small files, error lines, copying. */
 #include "check.h"
 
+#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
 
@@ -108,10 +109,36 @@ static void test_errors(void)
     CHECK(strcmp(ivc_error_name(-ENOENT), strerror(ENOENT)) == 0);
 }
 
+/* Every byte, and none beside them, for lengths around all limits at addresses of every kind. */
+static void test_copy(void)
+{
+    enum { MOST = 5000, GUARD = 0xee };
+    static uint8_t from[MOST + 64], to[MOST + 128];
+
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (uint8_t)(i * 7 + (i >> 8));
+    for (size_t n = 0; n <= MOST; n += n < 300 ? 1 : 13) {
+        size_t in = n % 33, out = 1 + n % 31;
+
+        memset(to, GUARD, sizeof to);
+        if (n % 2)
+            ivc_copy(to + out, from + in, n);
+        else
+            ivc_copy_short((char *)to + out, (const char *)from + in, n);
+        CHECK_THAT(memcmp(to + out, from + in, n) == 0, "%zu bytes", n);
+        CHECK_THAT(to[out - 1] == GUARD && to[out + n] == GUARD, "beside %zu bytes", n);
+        memset(to, GUARD, sizeof to);
+        ivc_copy_long((char *)to + out, (const char *)from + in, n);
+        CHECK_THAT(memcmp(to + out, from + in, n) == 0, "%zu bytes in blocks", n);
+        CHECK_THAT(to[out - 1] == GUARD && to[out + n] == GUARD, "beside %zu bytes in blocks", n);
+    }
+}
+
 static const struct check_case cases[] = {
     { "arithmetic", test_arithmetic, 0 },
     { "sizes from the environment", test_env_size, 0 },
     { "first line of a file", test_read_line, 0 },
     { "error lines", test_errors, 0 },
+    { "copies of every length", test_copy, 0 },
 };
 CHECK_MAIN(cases)

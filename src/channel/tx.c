@@ -74,7 +74,7 @@ static void announce_ring(struct ivc_tx *tx)
 int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
                 uint32_t generation, uint32_t ring_size, uint32_t slot_size, struct ivc_tx *ret_tx)
 {
-    struct ivc_ring_header header;
+    struct ivc_ring_header header = { 0 };
     struct ivc_share share;
     int r = shape(ring_size, slot_size, &header);
 
@@ -92,7 +92,7 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool, uint32_t sl
     struct ivc_tx tx = {
         .region = region, .pool = pool, .slot = slot, .generation = generation, .share = *share,
     };
-    struct ivc_ring_header header;
+    struct ivc_ring_header header = { 0 };
     int r = shape(ring_size, slot_size, &header);
 
     if (r < 0)
@@ -221,7 +221,7 @@ static void gather_split(char *head, size_t head_len, char *body, const struct i
         size_t n = IVC_MIN(iov[i].iov_len, head_len);
 
         memcpy(head, iov[i].iov_base, n);
-        memcpy(body, (const char *)iov[i].iov_base + n, iov[i].iov_len - n);
+        ivc_copy(body, (const char *)iov[i].iov_base + n, iov[i].iov_len - n);
         head += n;
         head_len -= n;
         body += iov[i].iov_len - n;

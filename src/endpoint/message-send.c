@@ -5,6 +5,7 @@
  * offers.  `data` has the payloads that were asked for; its packets go out between the others, a
  * few in each turn, so a short message never waits for a long one to end.
  */
+#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
 #include "endpoint/message-internal.h"
@@ -81,7 +82,7 @@ static void gather(struct ivc_outgoing *out, char *to, size_t n)
         const struct iovec *from = &out->iov[cursor->i];
         size_t part = IVC_MIN(n, from->iov_len - cursor->at);
 
-        memcpy(to, (const char *)from->iov_base + cursor->at, part);
+        ivc_copy(to, (const char *)from->iov_base + cursor->at, part);
         to += part;
         n -= part;
         cursor->at += part;

@@ -144,7 +144,7 @@ int send_by_buffer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t t
         return r;
     to = buffer.data;
     for (unsigned i = 0; i < n_parts; i++) {
-        memcpy(to, parts[i].iov_base, parts[i].iov_len);
+        ivc_copy(to, parts[i].iov_base, parts[i].iov_len);
         to += parts[i].iov_len;
     }
     r = ivc_endpoint_send_buffer(mailbox->endpoint, peer, tag, &buffer, len);
@@ -249,7 +249,7 @@ static void scatter(const struct ivc_message *message, struct ivc_landing *landi
         const struct iovec *to = &message->iov[cursor->i];
         size_t n = IVC_MIN(len, to->iov_len - cursor->at);
 
-        memcpy((char *)to->iov_base + cursor->at, from, n);
+        ivc_copy((char *)to->iov_base + cursor->at, from, n);
         from += n;
         len -= n;
         cursor->at += n;

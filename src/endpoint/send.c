@@ -1,4 +1,5 @@
 /* Sending: a packet goes to the ring of a peer whose path is memory, else to the network. */
+#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
 #include "endpoint/remote.h"
@@ -36,7 +37,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
         return r;
     memory = ivc_pool_memory(&endpoint->pool, chunk, &share, &offset);
     for (unsigned i = 0; i < n_iov; i++) {
-        memcpy(memory, iov[i].iov_base, iov[i].iov_len);
+        ivc_copy(memory, iov[i].iov_base, iov[i].iov_len);
         memory += iov[i].iov_len;
     }
     r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
