@@ -17,6 +17,12 @@ struct ivc_sight {
     uint64_t since_ms;      /* both have been as they are since then */
 };
 
+/* Memory that the application has, by address. */
+struct ivc_lent {
+    struct ivc_share *pieces;
+    size_t n, room;
+};
+
 struct ivc_region {
     const struct ivc_mechanism *mechanism;
     char name[256];
@@ -29,6 +35,7 @@ struct ivc_region {
     bool joined;
     struct ivc_share links;         /* our link table: one line per slot */
     ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
+    struct ivc_lent lent;
     uint64_t last_beat_ms;          /* the guard's */
 
     /* Taken by sharers and by the guard's reclaiming.  Never held while waiting. */

@@ -103,7 +103,9 @@ struct ivc_layout_member {
     ivc_atomic_u64 links;       /* offset of its link table */
     char host[64];
     uint64_t endpoint_id;       /* random; who this is wherever it goes: part of its address */
-    uint8_t reserved[56];
+    ivc_atomic_u32 lends;       /* 1: applications have memory of it, which others may reach through
+                                   any member of the same process */
+    uint8_t reserved[52];
     ivc_atomic_u64 heartbeat;   /* counts up while the process lives; a line of its own */
     uint8_t pad[56];
 };

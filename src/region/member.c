@@ -19,18 +19,31 @@ struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint3
     return (struct ivc_layout_member *)(base + region->geometry.members) + slot;
 }
 
-/* Start time of a process in clock ticks since boot: field 22 of /proc/PID/stat (proc(5)). */
-static uint64_t process_start(uint32_t pid)
+/* What /proc/PID/stat says (proc(5)); all zero when it cannot be read. */
+struct process {
+    char state;             /* field 3 */
+    uint64_t threads;       /* field 20 */
+    uint64_t start;         /* field 22: clock ticks since boot */
+};
+
+static struct process process_read(uint32_t pid)
 {
+    struct process process = { 0 };
     char path[32], line[1024], *at;
 
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
     if (ivc_read_line(path, line, sizeof line) < 0)
-        return 0;
+        return process;
     at = strrchr(line, ')');    /* the name may hold blanks and parentheses */
-    for (unsigned field = 2; at && field < 22; field++)
-        at = strchr(at + 1, ' ');
-    return at ? strtoull(at + 1, NULL, 10) : 0;
+    for (unsigned field = 2; at && (at = strchr(at, ' ')) != NULL && ++field <= 22; at++) {
+        if (field == 3)
+            process.state = at[1];
+        else if (field == 20)
+            process.threads = strtoull(at + 1, NULL, 10);
+        else if (field == 22)
+            process.start = strtoull(at + 1, NULL, 10);
+    }
+    return process;
 }
 
 static uint64_t pid_namespace(void)
@@ -62,7 +75,7 @@ static void boot_id(uint8_t ret_id[16])
 void ivc_member_describe_self(struct ivc_layout_member *ret_member)
 {
     ret_member->pid = (uint32_t)getpid();
-    ret_member->pid_start = process_start(ret_member->pid);
+    ret_member->pid_start = process_read(ret_member->pid).start;
     ret_member->pid_namespace = pid_namespace();
     boot_id(ret_member->boot_id);
     memset(ret_member->host, 0, sizeof ret_member->host);
@@ -79,12 +92,15 @@ bool ivc_member_same_kernel(const struct ivc_region *region, const struct ivc_la
 
 bool ivc_member_process_exists(const struct ivc_layout_member *member)
 {
-    uint64_t start;
+    struct process process;
 
     if (kill((pid_t)member->pid, 0) < 0 && errno == ESRCH)
         return false;
-    start = process_start(member->pid);
-    return start == 0 || start == member->pid_start;
+    process = process_read(member->pid);
+    /* Ended, and nobody has waited for it; with more threads, only the first one has ended. */
+    if (process.state == 'X' || (process.state == 'Z' && process.threads <= 1))
+        return false;
+    return process.start == 0 || process.start == member->pid_start;
 }
 
 int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc_member *ret_member)
@@ -216,6 +232,7 @@ static void fill_entry(struct ivc_region *region, uint64_t magic_id, uint32_t cl
     entry->magic_id = magic_id;
     entry->client_id = client_id;
     entry->endpoint_id = ivc_random_id();
+    ivc_store_relaxed(&entry->lends, 0);        /* published with the state */
     region->self.magic_id = magic_id;
     region->self.client_id = client_id;
     region->self.pid = entry->pid;

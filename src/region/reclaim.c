@@ -9,11 +9,14 @@
  * Nobody reads it any more: every living member that has a channel with it says so by the generation
  * in its link line for that slot, and clears that when it has ended the channel.  So a peer that
  * computes for an hour without looking keeps the memory from being used again, and never finds
- * someone else's packets in a ring that it still polls.
+ * someone else's packets in a ring that it still polls.  Memory that was lent to an application is
+ * reached through channels with other members of the same process: theirs count as well.
  */
 #include "region/internal.h"
 
 #include "base/util.h"
+
+#include <string.h>
 
 enum { SUSPICIOUS_MS = 500 };   /* a beat is due every 100 ms: look whether the process exists */
 
@@ -29,7 +32,7 @@ static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *e
 }
 
 /* Some living member still has a channel with the process that owned the slot. */
-static bool is_still_read(struct ivc_region *region, uint32_t slot, uint32_t generation)
+static bool has_readers(struct ivc_region *region, uint32_t slot, uint32_t generation)
 {
     uint64_t table_size = region->geometry.capacity * sizeof(struct ivc_layout_link);
 
@@ -46,6 +49,42 @@ static bool is_still_read(struct ivc_region *region, uint32_t slot, uint32_t gen
             return true;
     }
     return false;
+}
+
+/* Joined by one process: a library and an adapter in it are a member each. */
+static bool is_same_process(const struct ivc_layout_member *a, const struct ivc_layout_member *b)
+{
+    return a->pid == b->pid && a->pid_start == b->pid_start
+           && a->pid_namespace == b->pid_namespace
+           && memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) == 0;
+}
+
+/* What the application had of the slot's owner is reached through any member of its process.  Such a
+ * member keeps its slot while it is read, so it is found here. */
+static bool is_read_through_others(struct ivc_region *region, uint32_t slot)
+{
+    const struct ivc_layout_member *own = ivc_region_slot(region, slot);
+
+    for (uint32_t other = 0; other < region->geometry.capacity; other++) {
+        const struct ivc_layout_member *entry = ivc_region_slot(region, other);
+        /* Acquire: pairs with the release in publish(); the fields are valid. */
+        uint64_t state = ivc_load_acquire(&entry->state);
+        enum ivc_phase phase = ivc_layout_phase(state);
+
+        if (other != slot && phase != IVC_PHASE_FREE && phase != IVC_PHASE_JOINING
+            && is_same_process(own, entry)
+            && has_readers(region, other, ivc_layout_generation(state)))
+            return true;
+    }
+    return false;
+}
+
+static bool is_still_read(struct ivc_region *region, uint32_t slot, uint32_t generation)
+{
+    /* Acquire: pairs with the release in ivc_region_lend(). */
+    return has_readers(region, slot, generation)
+           || (ivc_load_acquire(&ivc_region_slot(region, slot)->lends)
+               && is_read_through_others(region, slot));
 }
 
 /* Blocks first, the slot last, so that a slot that is free owns nothing. */

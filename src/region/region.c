@@ -71,6 +71,7 @@ void ivc_region_free(struct ivc_region *region)
     ivc_region_leave(region);
     if (region->mapping.memory)
         munmap(region->mapping.memory, region->mapping.size);
+    free(region->lent.pieces);
     free(region->sights);
     free(region->watched);
     free(region);

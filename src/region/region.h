@@ -129,6 +129,18 @@ int ivc_region_locate(struct ivc_region *region, const void *memory, uint64_t si
 int ivc_region_reach(struct ivc_region *region, uint32_t slot, uint64_t handle, uint64_t size,
                      void **ret_memory);
 
+/*
+ * Memory of ours for the application: whole pages, zeroed, which others may be told of by any member
+ * of this process.  Waits as ivc_region_wait_for_memory() when the region is full.  IVC_E_NOSPACE;
+ * IVC_E_GONE: we are evicted.  What is not taken back stays ours until we leave or die, and is used
+ * again when nobody has a channel with any member of this process.
+ */
+int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory);
+/* Nobody may use it any more, here or elsewhere.  -EINVAL: it was not lent. */
+int ivc_region_take_back(struct ivc_region *region, const void *memory);
+/* Pieces that were lent and not taken back. */
+size_t ivc_region_lent_pieces(const struct ivc_region *region);
+
 /* The line on which we tell `slot` what it must know, and its line for us (NULL: none yet). */
 struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t slot);
 const struct ivc_layout_link *ivc_region_peer_link(struct ivc_region *region, uint32_t slot);

@@ -8,6 +8,9 @@
 #include "base/util.h"
 #include "region/internal.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 enum { SIZE = 1 << 20, CAPACITY = 64 };
 
 static struct ivc_region *open_region(const char *path)
@@ -221,6 +224,70 @@ static void test_killed(void)
     ivc_region_free(watcher);
 }
 
+/* Killed, and its parent does not wait for it: it is as dead. */
+static void test_zombie(void)
+{
+    char *path = (char *)check_file(0, SIZE);
+    struct ivc_region *watcher = join(path, 1, 1);
+    struct ivc_member member;
+    bool left;
+    pid_t pid;
+
+    check_skip_under_thread_sanitizer();
+    pid = check_fork(hold_memory, path);
+    wait_for_member(watcher, 1);
+    CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
+    CHECK_EQ(kill(pid, SIGKILL), 0);
+    for (unsigned i = 0; i < 50; i++) {
+        if (ivc_region_member_check(watcher, 1, member.generation, &left) != 0)
+            break;
+        ivc_sleep_ms(100);
+    }
+    CHECK_EQ(ivc_region_member_check(watcher, 1, member.generation, &left), IVC_E_GONE);
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+    ivc_region_free(watcher);
+}
+
+static void *live_on(void *arg)
+{
+    for (;;)
+        ivc_sleep_ms(1000);
+    return arg;
+}
+
+static int hold_and_end_first_thread(void *path)
+{
+    pthread_t thread;
+
+    join(path, 1, 2);
+    CHECK_EQ(pthread_create(&thread, NULL, live_on, NULL), 0);
+    pthread_exit(NULL);
+}
+
+/* A process whose first thread has ended looks like one that was not waited for, but lives. */
+static void test_first_thread_ended(void)
+{
+    char *path = (char *)check_file(0, SIZE);
+    struct ivc_region *watcher = join(path, 1, 1);
+    struct ivc_member member;
+    bool left;
+    pid_t pid;
+
+    check_skip_under_thread_sanitizer();
+    pid = check_fork(hold_and_end_first_thread, path);
+    wait_for_member(watcher, 1);
+    CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
+    /* Stopped, it does not beat: whether it exists is looked up. */
+    ivc_sleep_ms(200);
+    CHECK_EQ(kill(pid, SIGSTOP), 0);
+    for (unsigned i = 0; i < 20; i++) {
+        CHECK_EQ(ivc_region_member_check(watcher, 1, member.generation, &left), 0);
+        ivc_sleep_ms(100);
+    }
+    check_kill(pid);
+    ivc_region_free(watcher);
+}
+
 /* Nobody was there when they died: the next one who joins finds and buries them. */
 static void test_next_job(void)
 {
@@ -425,6 +492,8 @@ static const struct check_case cases[] = {
     { "memory that is still read rests", test_rest, 0 },
     { "directory full", test_directory_full, 90 },
     { "killed while it holds memory", test_killed, 0 },
+    { "killed, and nobody waits for it", test_zombie, 0 },
+    { "first thread ended, the others live", test_first_thread_ended, 0 },
     { "the next job finds the dead", test_next_job, 0 },
     { "died while joining", test_died_joining, 0 },
     { "a member of another kernel", test_other_kernel, 0 },

@@ -1,0 +1,109 @@
+/*
+ * Memory of the region for the application: ivc_alloc(), an MPI's windows.
+ *
+ * Invariants.  What is lent belongs to this member, block by block, like all that it shares; `lent`
+ * lists it by address.  Others reach it through channels that they have with whatever member of this
+ * process told them of it (the provider in the same process is a member of its own), so before the
+ * first piece is handed out our entry in the directory says so, and reclaiming then waits for the
+ * readers of the whole process.
+ */
+#include "region/region.h"
+
+#include "base/error.h"
+#include "region/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The place of the first piece that does not lie below `memory`. */
+static size_t place_of(const struct ivc_lent *lent, const void *memory)
+{
+    size_t low = 0, high = lent->n;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if ((uintptr_t)lent->pieces[middle].memory < (uintptr_t)memory)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int make_room(struct ivc_lent *lent)
+{
+    size_t room = lent->room ? 2 * lent->room : 16;
+    struct ivc_share *pieces;
+
+    if (lent->n < lent->room)
+        return 0;
+    pieces = realloc(lent->pieces, room * sizeof *pieces);
+    if (!pieces)
+        return ivc_error_set(-ENOMEM, "out of memory");
+    lent->pieces = pieces;
+    lent->room = room;
+    return 0;
+}
+
+static void set_lends(struct ivc_region *region, uint32_t lends)
+{
+    /* Release: pairs with the acquire in is_still_read() (reclaim.c).  Nobody can have been told of
+     * memory that is not handed out yet, so whoever buries us finds it set. */
+    ivc_store_release(&ivc_region_slot(region, region->self.slot)->lends, lends);
+}
+
+int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
+{
+    struct ivc_lent *lent = &region->lent;
+    struct ivc_share piece;
+    size_t place;
+    int r;
+
+    if (size == 0)
+        return ivc_error_set(-EINVAL, "region %s: 0 bytes were asked for; at least 1", region->name);
+    if (ivc_region_is_evicted(region))
+        return ivc_error_set(IVC_E_GONE, "region %s: this process stood still for so long that the "
+                             "others took it for dead; start it again", region->name);
+    r = make_room(lent);
+    if (r < 0)
+        return r;
+    set_lends(region, 1);
+    do {
+        r = ivc_region_share(region, IVC_SLOT_ANY, size, &piece);
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region));
+    if (r != 0)
+        return r;
+    place = place_of(lent, piece.memory);
+    memmove(lent->pieces + place + 1, lent->pieces + place,
+            (lent->n - place) * sizeof *lent->pieces);
+    lent->pieces[place] = piece;
+    lent->n++;
+    *ret_memory = piece.memory;
+    return 0;
+}
+
+int ivc_region_take_back(struct ivc_region *region, const void *memory)
+{
+    struct ivc_lent *lent = &region->lent;
+    size_t place = place_of(lent, memory);
+    struct ivc_share piece;
+
+    if (place == lent->n || lent->pieces[place].memory != memory)
+        return ivc_error_set(-EINVAL, "region %s: %p is not the beginning of memory that was lent",
+                             region->name, memory);
+    piece = lent->pieces[place];
+    lent->n--;
+    memmove(lent->pieces + place, lent->pieces + place + 1,
+            (lent->n - place) * sizeof *lent->pieces);
+    ivc_region_unshare(region, &piece);
+    if (lent->n == 0)
+        set_lends(region, 0);
+    return 0;
+}
+
+size_t ivc_region_lent_pieces(const struct ivc_region *region)
+{
+    return region->lent.n;
+}
