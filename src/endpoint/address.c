@@ -58,8 +58,8 @@ int ivc_address_read(const struct ivc_address *address, struct ivc_address_field
     struct ivc_address_fields fields;
 
     if (address->len != sizeof fields)
-        return ivc_error_set(IVC_E_UNREACHABLE, "address of %u bytes: made by another version of ivc",
-                             address->len);
+        return ivc_error_set(IVC_E_UNREACHABLE, "address of %u bytes: made by another version of "
+                             "ivc", address->len);
     memcpy(&fields, address->bytes, sizeof fields);
     if (fields.version != ADDRESS_VERSION)
         return ivc_error_set(IVC_E_UNREACHABLE, "address of version %u: made by another version of "
@@ -94,7 +94,8 @@ void ivc_address_describe(const struct ivc_address *address, char *ret_text, siz
         return;
     }
     if (fields.slot != IVC_ADDRESS_NO_SLOT)
-        snprintf(region, sizeof region, "region %016" PRIx64 " slot %u", fields.region, fields.slot);
+        snprintf(region, sizeof region, "region %016" PRIx64 " slot %u", fields.region,
+                 fields.slot);
     snprintf(ret_text, size, "%016" PRIx64 ", %s, %s", fields.id, region,
              fields.network.provider ? "network" : "no network");
 }

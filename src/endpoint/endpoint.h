@@ -110,6 +110,10 @@ int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address
 int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_member *member,
                                 struct ivc_peer **ret_peer);
 
+/* Somebody waits for this peer: its death is noticed (on_gone) even if nothing was ever sent either
+ * way.  Peers that packets went to or came from need not be named. */
+void ivc_endpoint_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+
 /* A free place for the adapter's own pointer to what it knows about the peer. */
 void ivc_peer_set_arg(struct ivc_peer *peer, void *arg);
 void *ivc_peer_arg(const struct ivc_peer *peer);

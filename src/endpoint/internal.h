@@ -63,7 +63,9 @@ struct ivc_endpoint {
     uint32_t n_cooled;
     struct ivc_network *network;    /* NULL: none */
     bool network_busy;              /* the last look at it found something */
+    uint64_t network_cost;          /* what a look costs, in ivc_cycles() */
     uint64_t network_due;           /* ivc_cycles() of the next look */
+    ivc_atomic_u32 network_woke;    /* its descriptor has woken somebody: look at once */
     uint32_t n_remotes;             /* peers on the network path, ever */
     ivc_endpoint_packet_fn *on_packet;
     void *arg;
@@ -72,7 +74,7 @@ struct ivc_endpoint {
     pthread_mutex_t send_lock;      /* tx sides, pool, creation of peers */
     struct ivc_pool pool;
     struct ivc_region *region;      /* NULL: none, all peers are on the network */
-    struct ivc_peer *remotes[IVC_REMOTE_BUCKETS];   /* by id; under send_lock */
+    struct ivc_peer *_Atomic remotes[IVC_REMOTE_BUCKETS];   /* by id; written under send_lock */
     struct ivc_watcher *watcher;    /* wait.c: who looks while others sleep */
     uint64_t id, magic_id;
     uint32_t client_id;
@@ -94,7 +96,7 @@ struct ivc_endpoint {
     struct ivc_region_info info;    /* as it was when we joined */
     char description[384];
     char warning[512];
-    char no_network[256];           /* why there is none, when one was asked for */
+    char no_network[512];           /* why there is none, when one was asked for */
 };
 
 static inline void ivc_endpoint_lock(struct ivc_endpoint *endpoint)

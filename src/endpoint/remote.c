@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <strings.h>
 
 /* What a packet of the network begins with. */
 struct wire {
@@ -18,7 +19,12 @@ struct wire {
 };
 _Static_assert(sizeof(struct wire) == 16, "part of the wire protocol, and keeps data aligned");
 
-enum wire_kind { WIRE_PACKET = 1, WIRE_GREETING, WIRE_FAREWELL };
+enum wire_kind {
+    WIRE_PACKET = 1,
+    WIRE_GREETING,
+    WIRE_FAREWELL,
+    WIRE_BROKEN,            /* packets of yours are missing: nothing more is taken from you */
+};
 
 /* The content of a greeting. */
 struct greeting {
@@ -29,16 +35,21 @@ struct greeting {
     char host[64];
 };
 
+enum { LOOK_CYCLES_MIN = 256 };     /* less than any look costs */
+
 /* ---- who is out there */
 
-static struct ivc_peer **bucket(struct ivc_endpoint *endpoint, uint64_t id)
+static struct ivc_peer *_Atomic *bucket(struct ivc_endpoint *endpoint, uint64_t id)
 {
     return &endpoint->remotes[id % IVC_REMOTE_BUCKETS];
 }
 
+/* Progress comes here without send_lock. */
 static struct ivc_peer *find(struct ivc_endpoint *endpoint, uint64_t id)
 {
-    struct ivc_peer *peer = *bucket(endpoint, id);
+    /* Acquire: pairs with the release in ivc_remote_make(); the peer's fields are visible, and
+     * those of the peers behind it. */
+    struct ivc_peer *peer = ivc_load_acquire(bucket(endpoint, id));
 
     while (peer && peer->member.endpoint_id != id)
         peer = peer->next_remote;
@@ -79,8 +90,10 @@ int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fiel
         free(peer);
         return r;
     }
-    peer->next_remote = *bucket(endpoint, fields->id);
-    *bucket(endpoint, fields->id) = peer;
+    /* Relaxed: written under send_lock, which we hold. */
+    peer->next_remote = ivc_load_relaxed(bucket(endpoint, fields->id));
+    /* Release: pairs with the acquire in find(). */
+    ivc_store_release(bucket(endpoint, fields->id), peer);
     endpoint->n_remotes++;
     *ret_peer = peer;
     return 0;
@@ -204,6 +217,7 @@ static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, const struct gree
     ivc_endpoint_unlock(endpoint);
     if (r != 0)
         return NULL;
+    ivc_route_watch(peer->route);   /* who has sent to us is waited for, even if we never answer */
     if (!known)
         endpoint->on_arrival(endpoint->arg, peer);
     return peer;
@@ -235,6 +249,22 @@ static void deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_
     endpoint->on_packet(endpoint->arg, peer, &packet);
 }
 
+/* Ends the connection, and stops asking whether the other end lives. */
+static void end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)
+{
+    ivc_peer_end(endpoint, peer, reason);
+    ivc_route_free(endpoint->network, peer->route);
+}
+
+/* The peer has to know as well, or it would wait for answers to what is dropped from now on. */
+static void end_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    ivc_endpoint_lock(endpoint);
+    send_kind(endpoint, peer, WIRE_BROKEN, NULL, 0);
+    ivc_endpoint_unlock(endpoint);
+    end(endpoint, peer, "packets of it were lost on the network");
+}
+
 static void on_packet(void *arg, const void *data, size_t len)
 {
     struct ivc_endpoint *endpoint = arg;
@@ -250,14 +280,19 @@ static void on_packet(void *arg, const void *data, size_t len)
            : find(endpoint, wire.from);
     if (!peer || ivc_peer_state(peer) == IVC_PEER_CLOSED)
         return;     /* of a job that is not ours, or of one that was given up */
+    ivc_route_heard(peer->route);
+    if (wire.kind == WIRE_BROKEN) {
+        end(endpoint, peer, "it has lost packets of ours on the network");
+        return;
+    }
     if (wire.number != peer->remote_received++) {
-        ivc_peer_end(endpoint, peer, "packets of it were lost on the network");
+        end_broken(endpoint, peer);
         return;
     }
     if (wire.kind == WIRE_PACKET)
         deliver(endpoint, peer, wire.tag, content, len);
     else if (wire.kind == WIRE_FAREWELL)
-        ivc_peer_end(endpoint, peer, NULL);
+        end(endpoint, peer, NULL);
 }
 
 static void on_down(void *arg, struct ivc_route *route, const char *reason)
@@ -267,26 +302,46 @@ static void on_down(void *arg, struct ivc_route *route, const char *reason)
 
 /*
  * Looking at the network costs system calls, a turn of memory a few nanoseconds.  So after a look
- * that found nothing, as much time passes until the next one that looking takes a small part of all:
- * a sixteenth, or next to nothing while nobody is known to be out there.  Who has no memory to look
- * at looks always.
+ * that found nothing, as much time passes until the next one that looking takes a small part of
+ * all: a sixteenth, or next to nothing while nobody is known to be out there.  Who has no memory to
+ * look at looks always, and so does whom the network's descriptor has woken.
  */
+static void plan_next_look(struct ivc_endpoint *endpoint, uint64_t start, uint64_t end)
+{
+    /* A look that lasted far longer than the others was none: this process stood still. */
+    uint64_t cost = IVC_MIN(end - start, 2 * endpoint->network_cost + LOOK_CYCLES_MIN);
+
+    endpoint->network_cost = cost;
+    endpoint->network_due = end + cost * (endpoint->n_remotes > 0 ? 16 : 256);
+}
+
 int ivc_remote_poll(struct ivc_endpoint *endpoint)
 {
     bool memory = endpoint->n_receivers > 0;
-    uint64_t start, end;
+    uint64_t start;
     int n;
 
     if (memory && (endpoint->turn & 7) != 0 && !endpoint->network_busy)
         return 0;
-    start = ivc_cycles();
-    if (memory && start < endpoint->network_due)
+    start = memory ? ivc_cycles() : 0;
+    /* Relaxed: a hint; whoever set it calls progress until we have looked. */
+    if (memory && start < endpoint->network_due && !ivc_load_relaxed(&endpoint->network_woke))
         return 0;
+    if (ivc_load_relaxed(&endpoint->network_woke))
+        ivc_store_relaxed(&endpoint->network_woke, 0);
     n = ivc_network_progress(endpoint->network);
-    end = ivc_cycles();
     endpoint->network_busy = n > 0;
-    endpoint->network_due = n > 0 ? 0 : end + (end - start) * (endpoint->n_remotes > 0 ? 16 : 256);
+    endpoint->network_due = 0;
+    if (memory && n == 0)
+        plan_next_look(endpoint, start, ivc_cycles());
     return n;
+}
+
+void ivc_endpoint_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    (void)endpoint;     /* peers in memory are watched by the region */
+    if (peer->route)
+        ivc_route_watch(peer->route);
 }
 
 /* ---- opening and closing */
@@ -302,7 +357,9 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
         .on_down = on_down,
         .arg = endpoint,
     };
-    bool asked = options->network_provider || getenv("IVC_NETWORK");
+    const char *asked = options->network_provider ? options->network_provider
+                        : getenv("IVC_NETWORK");
+    bool none = asked && strcasecmp(asked, "none") == 0;
     int r;
 
     if (!options->network)
@@ -311,9 +368,12 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
     if (r == 0)
         return 0;
     snprintf(endpoint->no_network, sizeof endpoint->no_network, "%s", ivc_error_text());
+    if (!endpoint->region)
+        return ivc_error_set(r, "neither shared memory nor a network: there is no region "
+                             "(IVC_REGION), and %s", endpoint->no_network);
     /* Who is in a region can do without, unless a network was asked for by name; "none" is the name
      * for not having one. */
-    return endpoint->region && (!asked || r == -ENODEV) ? 0 : r;
+    return none || (!asked && r == -ENODEV) ? 0 : r;
 }
 
 static void say_farewell(struct ivc_endpoint *endpoint)

@@ -1,9 +1,10 @@
 /*
  * Peers on the network path.
  *
- * A packet of the network begins with a wire header: who sends it, its number in this direction, its
- * tag.  The first packet to a peer is a greeting, which says who we are and how we are reached; so
- * whoever is sent to can answer without having been told our address.  The last one is a farewell.
+ * A packet of the network begins with a wire header: who sends it, its number in this direction,
+ * its tag.  The first packet to a peer is a greeting, which says who we are and how we are reached;
+ * so whoever is sent to can answer without having been told our address.  The last one is a
+ * farewell.
  */
 #ifndef IVC_ENDPOINT_REMOTE_H
 #define IVC_ENDPOINT_REMOTE_H

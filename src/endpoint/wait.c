@@ -1,12 +1,12 @@
 /*
  * Sleeping until something comes.
  *
- * Memory wakes nobody: no mechanism we have gives a guest an interrupt for a store of another guest.
- * So a sleeper looks now and then, at first after 20 us, in the end every millisecond.  What it looks
- * at is one word: before it goes to sleep it stops watching every ring, so whoever sends rings the
- * bell.  A sender may still believe itself watched for a moment (region/inbox.c); its packet is in
- * its ring by then, so a last look at the rings a few microseconds later finds it; and should that be
- * too early, a sleep ends by itself after 50 ms and progress looks again.
+ * Memory wakes nobody: no mechanism we have gives a guest an interrupt for a store of another
+ * guest. So a sleeper looks now and then, at first after 20 us, in the end every millisecond.  What
+ * it looks at is one word: before it goes to sleep it stops watching every ring, so whoever sends
+ * rings the bell.  A sender may still believe itself watched for a moment (region/inbox.c); its
+ * packet is in its ring by then, so a last look at the rings a few microseconds later finds it; and
+ * should that be too early, a sleep ends by itself after 50 ms and progress looks again.
  */
 #include "endpoint/internal.h"
 
@@ -48,6 +48,14 @@ static struct sleep begin(bool sending)
     };
 }
 
+/* The next turn of progress has to look at the network. */
+static bool network_is_due(struct ivc_endpoint *endpoint)
+{
+    /* Relaxed: nothing is read on the strength of it. */
+    ivc_store_relaxed(&endpoint->network_woke, 1);
+    return true;
+}
+
 /* Sleeps once; true when progress may have something to do. */
 static bool look_again(struct ivc_endpoint *endpoint, struct sleep *sleep)
 {
@@ -56,10 +64,14 @@ static bool look_again(struct ivc_endpoint *endpoint, struct sleep *sleep)
     };
     struct timespec delay = { 0, (long)sleep->delay_ns };
 
-    if (ppoll(&network, network.fd >= 0, &delay, NULL) > 0 || ivc_poll_is_due(endpoint))
+    if (ppoll(&network, network.fd >= 0, &delay, NULL) > 0)
+        return network_is_due(endpoint);
+    if (ivc_poll_is_due(endpoint))
         return true;
     /* Room for what waits, and a network without a descriptor, are seen by progress only. */
-    if (sleep->delay_ns >= LONGEST_NS && (sleep->sending || (endpoint->network && network.fd < 0)))
+    if (sleep->delay_ns >= LONGEST_NS && endpoint->network && network.fd < 0)
+        return network_is_due(endpoint);
+    if (sleep->delay_ns >= LONGEST_NS && sleep->sending)
         return true;
     sleep->delay_ns = IVC_MIN(sleep->delay_ns * 3 / 2, (uint64_t)LONGEST_NS);
     return ivc_now_ns() >= sleep->end_ns;
@@ -70,14 +82,16 @@ static bool settle(struct ivc_endpoint *endpoint)
 {
     uint64_t start = ivc_now_ns();
 
-    if (ivc_poll_unwatch_all(endpoint))
+    /* The rings of the sleep before this one: should one's bell have been missed, it is now. */
+    if (ivc_poll_any_ready(endpoint) || ivc_poll_unwatch_all(endpoint))
         return true;
     do {
         if (ivc_poll_is_due(endpoint) || ivc_poll_any_ready(endpoint))
             return true;
         ivc_cpu_relax();
     } while (ivc_now_ns() - start < SETTLE_NS);
-    return endpoint->network && ivc_network_try_wait(endpoint->network) != 0;
+    return endpoint->network && ivc_network_try_wait(endpoint->network) != 0
+           && network_is_due(endpoint);
 }
 
 int ivc_endpoint_wait(struct ivc_endpoint *endpoint, int timeout_ms, bool sending)
@@ -160,16 +174,22 @@ int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending)
 {
     struct ivc_watcher *watcher = endpoint->watcher;
     eventfd_t drained;
+    bool others;
 
     pthread_mutex_lock(&watcher->lock);
+    others = watcher->armed;
     watcher->armed = false;
-    (void)eventfd_read(watcher->event, &drained);
+    others |= eventfd_read(watcher->event, &drained) == 0;
     pthread_mutex_unlock(&watcher->lock);
-    if (settle(endpoint))
+    if (settle(endpoint)) {
+        /* Whoever slept already had a watcher, or its call: both were taken away above. */
+        if (others)
+            eventfd_write(watcher->event, 1);
         return 1;
+    }
     pthread_mutex_lock(&watcher->lock);
     watcher->armed = true;
-    watcher->sending = sending;
+    watcher->sending = sending || (others && watcher->sending);
     pthread_cond_signal(&watcher->changed);
     pthread_mutex_unlock(&watcher->lock);
     return 0;

@@ -1,22 +1,28 @@
 /*
  * Whether the other ends still exist.
  *
- * Providers do not say.  When a process ends, tcp closes the connection without a word if nothing
- * was under way, connects again at the next send, is refused, and answers "try again" for ever;
- * a peer that only computes looks the same.  So:
+ * A provider says something when it is given a packet, and nothing while we only wait.  So a route
+ * that is in use (something was sent, or somebody waits for what comes) is never silent for long:
  *
- *   quiet route     every few seconds an empty packet is sent: a lost connection becomes a report
- *                   or a refusal
- *   stuck route     nothing is taken, or nothing that was taken ends: whether somebody listens at
- *                   the peer's address is asked by a TCP connection, which is closed at once.  The
- *                   kernel there answers, however long the process computes.  Refused: the process
- *                   has ended.  No answer within the timeout, from this port nor from another one
- *                   of that host (its queue of connections may be full): the host is gone.
+ *   quiet     after five seconds an empty packet is sent, which receivers pass over.  If the peer's
+ *             process has ended, its kernel has closed the connection, and the packet becomes an
+ *             error, or it is refused: the provider tries to connect again, for ever.
+ *   refused   a process that computes and never got round to accepting a connection looks the same
+ *             to a provider.  So after a second the kernel there is asked: does anybody listen at
+ *             the peer's address?  It answers, however long the process computes.  "Refused" means
+ *             that the process has ended.
+ *   silent    a host that vanished closes nothing, and our own kernel takes packets for it for a
+ *             quarter of an hour.  So every 30 s, and when what was sent does not leave, the host
+ *             is asked, at a port that nobody serves: refusing is an answer, too.
  *
- * The same question is asked now and then of every route that is in use, because packets to a host
- * that vanished are taken by our own kernel for a long time.  No data ever travels that way.  For
- * addresses that are not of TCP there is the provider's own report, and, for a route that it takes
- * nothing for, the timeout.
+ * The questions are TCP connections that are closed at once; no data ever travels that way.  They
+ * can be asked of addresses that are of TCP; for others there is the provider's own report, and,
+ * for a route that it takes nothing for, a long time.  What is not answered for IVC_NETWORK_TIMEOUT
+ * is asked the other way from half of that time on: a full queue of connections or a filter may
+ * swallow one of the two.
+ *
+ * All times are of a clock that stands still while nobody calls progress: a guest that was paused
+ * finds its peers as it left them.
  */
 #include "base/error.h"
 #include "network/internal.h"
@@ -31,11 +37,19 @@
 enum {
     TIMEOUT_DEFAULT = 30,           /* seconds */
     TIMEOUT_MAX = 86400,
+    BLIND_FACTOR = 10,              /* the timeout where a living peer cannot be told from a dead */
     STUCK_MS = 1000,
     QUIET_MS = 5000,
-    PROBE_FIRST_MS = 30000,         /* of a route that is in use and not stuck */
-    PROBE_LONGEST_MS = 60000,
+    HOST_EVERY_MS = 30000,
+    STUCK_LONGEST_MS = 60000,       /* between two questions about one that does not take packets */
+    GAP_MAX_MS = 2000,              /* what counts at most of the time between two ticks */
     CLOSED_PORT = 9,                /* any that nobody is likely to serve */
+};
+
+union name {
+    struct sockaddr any;
+    struct sockaddr_in in4;
+    struct sockaddr_in6 in6;
 };
 
 int ivc_alive_init(struct ivc_network *network)
@@ -47,17 +61,37 @@ int ivc_alive_init(struct ivc_network *network)
     return r;
 }
 
+uint64_t ivc_alive_now(struct ivc_network *network)
+{
+    /* Relaxed: a number of its own; nothing is read on the strength of it. */
+    return ivc_now_ms() - atomic_load_explicit(&network->unseen_ms, memory_order_relaxed);
+}
+
+static union name name_of(const struct ivc_route *route)
+{
+    union name name = { 0 };
+
+    memcpy(&name, route->peer_name, IVC_MIN(sizeof name, sizeof route->peer_name));
+    return name;
+}
+
+static bool same_host(const struct ivc_route *a, const struct ivc_route *b)
+{
+    union name name_a = name_of(a), name_b = name_of(b);
+
+    if (name_a.any.sa_family != name_b.any.sa_family)
+        return false;
+    return name_a.any.sa_family == AF_INET
+        ? name_a.in4.sin_addr.s_addr == name_b.in4.sin_addr.s_addr
+        : memcmp(&name_a.in6.sin6_addr, &name_b.in6.sin6_addr, sizeof name_a.in6.sin6_addr) == 0;
+}
+
 static int start_connecting(const struct ivc_route *route, bool host)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in in4;
-        struct sockaddr_in6 in6;
-    } to = { 0 };
+    union name to = name_of(route);
     socklen_t len;
     int fd;
 
-    memcpy(&to, route->peer_name, IVC_MIN(sizeof to, sizeof route->peer_name));
     if (to.any.sa_family == AF_INET) {
         len = sizeof to.in4;
         if (host)
@@ -88,6 +122,7 @@ static void start_probe(struct ivc_network *network, struct ivc_route *route, bo
             return;
         probe->route = route;
         probe->host = host;
+        probe->since = now;
         route->probing = true;
         if (route->silent_since == 0)
             route->silent_since = now;
@@ -106,26 +141,42 @@ static void is_alive(struct ivc_route *route, uint64_t now)
 {
     route->silent_since = 0;
     route->probe_at = now + route->probe_interval;
-    route->probe_interval = IVC_MIN(2 * route->probe_interval, (uint64_t)PROBE_LONGEST_MS);
+    if (route->stuck)
+        route->probe_interval = IVC_MIN(2 * route->probe_interval, (uint64_t)STUCK_LONGEST_MS);
+}
+
+/* Nothing of that host has answered: so it is with all that are in use and lead there. */
+static void host_is_gone(struct ivc_network *network, const struct ivc_route *silent,
+                         uint64_t silent_ms)
+{
+    struct ivc_route *route;
+
+    ivc_network_lock(network);
+    route = network->routes;
+    ivc_network_unlock(network);
+    for (; route; route = route->next)
+        if (atomic_load_explicit(&route->used, memory_order_relaxed) && same_host(route, silent))
+            ivc_route_fail(network, route, "network: the peer's host has not answered for %u s",
+                           (unsigned)(silent_ms / 1000));
 }
 
 /* No answer so far, or the network knows no way there. */
-static void unanswered(struct ivc_network *network, struct ivc_probe *probe, uint64_t now, bool over)
+static void unanswered(struct ivc_network *network, struct ivc_probe *probe, uint64_t now,
+                       bool over)
 {
     struct ivc_route *route = probe->route;
     uint64_t silent = now - route->silent_since;
+    bool turn = now - probe->since >= network->timeout_ms / 2;
 
     if (silent >= network->timeout_ms) {
-        ivc_route_fail(network, route, "network: the peer's host has not answered for %u s",
-                       (unsigned)(silent / 1000));
         end_probe(probe);
-    } else if (over || (!probe->host && silent >= network->timeout_ms / 2)) {
-        /* From half of the time on it is the host that is asked for. */
+        host_is_gone(network, route, silent);
+    } else if (over || turn) {
+        bool host = turn ? !probe->host : probe->host;
+        uint64_t since = turn ? now : probe->since;
+
         end_probe(probe);
-        if (silent >= network->timeout_ms / 2)
-            start_probe(network, route, true, now);
-        else
-            route->probe_at = now;
+        start_probe(network, route, host, since);
     }
 }
 
@@ -158,6 +209,7 @@ static bool is_stuck(struct ivc_network *network, struct ivc_route *route, uint6
                      bool *ret_quiet)
 {
     uint64_t refused = atomic_load_explicit(&route->refused_since, memory_order_relaxed);
+    bool heard = atomic_exchange_explicit(&route->heard, false, memory_order_relaxed);
     bool moved, ended, under_way;
 
     ivc_network_lock(network);
@@ -167,7 +219,11 @@ static bool is_stuck(struct ivc_network *network, struct ivc_route *route, uint6
     route->ended_seen = route->ended;
     under_way = route->sends > 0 || route->marks > 0 || route->n_pulls > 0;
     ivc_network_unlock(network);
-    if (moved || ended || route->quiet_since == 0)
+    if (heard) {
+        route->silent_since = route->probing ? now : 0;
+        route->probe_at = now + route->probe_interval;
+    }
+    if (moved || ended || heard || route->quiet_since == 0)
         route->quiet_since = now;
     if (!under_way || ended || route->still_since == 0)
         route->still_since = under_way ? now : 0;
@@ -176,33 +232,53 @@ static bool is_stuck(struct ivc_network *network, struct ivc_route *route, uint6
         || (route->still_since && now - route->still_since >= STUCK_MS);
 }
 
-static void look_at_route(struct ivc_network *network, struct ivc_route *route, uint64_t now)
+static void plan_questions(struct ivc_route *route, bool stuck, uint64_t now)
 {
-    uint64_t refused;
-    bool quiet, stuck = is_stuck(network, route, now, &quiet);
-
     if (route->probe_interval == 0 || (route->stuck && !stuck)) {
-        route->probe_interval = PROBE_FIRST_MS;
-        route->probe_at = now + PROBE_FIRST_MS;
+        route->probe_interval = HOST_EVERY_MS;
+        route->probe_at = now + HOST_EVERY_MS;
     } else if (stuck && !route->stuck) {
         route->probe_interval = STUCK_MS;
         route->probe_at = now;
     }
     route->stuck = stuck;
+}
+
+static void look_at_route(struct ivc_network *network, struct ivc_route *route, uint64_t now)
+{
+    uint64_t refused, blind_ms = BLIND_FACTOR * network->timeout_ms;
+    bool quiet, stuck = is_stuck(network, route, now, &quiet);
+
+    plan_questions(route, stuck, now);
     refused = atomic_load_explicit(&route->refused_since, memory_order_relaxed);
     /* Asking again is also how a refusal is found to be over, when nobody sends any more. */
-    if (route->used && (quiet || (refused && stuck))
-        && ivc_send_nothing(network, route, 0) == IVC_E_GONE)
+    if ((quiet || (refused && stuck)) && ivc_send_nothing(network, route, 0) == IVC_E_GONE)
         return;
     if (network->ip && !route->probing && now >= route->probe_at)
-        start_probe(network, route, false, now);
-    if (!network->ip && refused && now >= refused + network->timeout_ms)
+        start_probe(network, route, !stuck, now);
+    if (!network->ip && refused && now >= refused + blind_ms)
         ivc_route_fail(network, route, "network: nothing could be sent to the peer for %u s",
                        (unsigned)((now - refused) / 1000));
 }
 
-void ivc_alive_tick(struct ivc_network *network, uint64_t now)
+/* Of the time in which nobody looked, little counts. */
+static uint64_t advance_clock(struct ivc_network *network)
 {
+    uint64_t now = ivc_alive_now(network);
+
+    if (network->ticked_at && now - network->ticked_at > GAP_MAX_MS) {
+        uint64_t unseen = now - network->ticked_at - GAP_MAX_MS;
+
+        atomic_fetch_add_explicit(&network->unseen_ms, unseen, memory_order_relaxed);
+        now -= unseen;
+    }
+    network->ticked_at = now;
+    return now;
+}
+
+void ivc_alive_tick(struct ivc_network *network)
+{
+    uint64_t now = advance_clock(network);
     struct ivc_route *route;
 
     if (network->timeout_ms == 0 || network->draining)
@@ -213,13 +289,10 @@ void ivc_alive_tick(struct ivc_network *network, uint64_t now)
     ivc_network_lock(network);
     route = network->routes;
     ivc_network_unlock(network);
-    for (; route; route = route->next) {
-        bool watched = atomic_load_explicit(&route->watched, memory_order_relaxed);
-        bool used = atomic_load_explicit(&route->used, memory_order_relaxed);
-
-        if ((used || watched) && ivc_route_state(route) == IVC_ROUTE_UP)
+    for (; route; route = route->next)
+        if (atomic_load_explicit(&route->used, memory_order_relaxed)
+            && ivc_route_state(route) == IVC_ROUTE_UP)
             look_at_route(network, route, now);
-    }
 }
 
 void ivc_alive_free(struct ivc_network *network)

@@ -55,6 +55,11 @@ void ivc_route_watch(struct ivc_route *route)
     (void)route;
 }
 
+void ivc_route_heard(struct ivc_route *route)
+{
+    (void)route;
+}
+
 void ivc_route_free(struct ivc_network *network, struct ivc_route *route)
 {
     (void)network, (void)route;

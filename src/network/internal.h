@@ -114,8 +114,11 @@ struct ivc_route {
     uint64_t failing_since;
     char reason[160];
 
-    /* Signs of life (alive.c). */
-    _Atomic bool used, watched;
+    bool freed;                         /* its owner does not want to hear of it any more */
+
+    /* Signs of life (alive.c).  Times are those of ivc_alive_now(). */
+    _Atomic bool used;                  /* something was sent, or somebody waits for it */
+    _Atomic bool heard;                 /* something came from it since the last tick */
     uint64_t sent, ended;               /* posted and reported, to see whether anything moves */
     _Atomic uint64_t refused_since;     /* 0: the provider takes what it is given */
     uint64_t sent_seen, ended_seen;     /* from here on: of progress */
@@ -130,8 +133,9 @@ struct ivc_probe {
     struct ivc_route *route;    /* NULL: not in use */
     int fd;
     bool host;                  /* is the host there at all? */
+    uint64_t since;             /* asked in this way */
 };
-enum { IVC_NETWORK_PROBES = 8 };
+enum { IVC_NETWORK_PROBES = 32 };
 
 struct ivc_network {
     struct ivc_libfabric libfabric;
@@ -161,11 +165,14 @@ struct ivc_network {
 
     /* Of progress. */
     struct ivc_network_buffer *unposted;
-    /* A provider may keep the order in which packets take up buffers and yet report a long one after
-     * a short one that came later.  Then they are delivered in the order of posting. */
+    /* A provider may keep the order in which packets take up buffers and yet report a long one
+     * after a short one that came later.  Then they are delivered in the order of posting. */
     bool reports_in_order;
     struct ivc_network_buffer *posted, **posted_end;
-    unsigned calls;             /* since the clock was looked at */
+    unsigned calls;             /* since the clock was looked at ... */
+    uint64_t looked_at;         /* ... at this ivc_cycles() */
+    uint64_t ticked_at;         /* ivc_alive_now() */
+    _Atomic uint64_t unseen_ms; /* time that does not count, because nobody called progress */
     _Atomic bool tick_due;
     _Atomic uint64_t tick_at;
     uint64_t timeout_ms;        /* IVC_NETWORK_TIMEOUT; 0: never give up */
@@ -188,7 +195,7 @@ static inline void ivc_network_unlock(struct ivc_network *network)
 
 static inline enum ivc_route_state ivc_route_state(struct ivc_route *route)
 {
-    /* Relaxed: it only says which answer to give; what belongs to a state is read under the lock. */
+    /* Relaxed: it only says which answer to give; what belongs to a state is under the lock. */
     return atomic_load_explicit(&route->state, memory_order_relaxed);
 }
 
@@ -226,7 +233,9 @@ void ivc_pulls_free(struct ivc_network *network);
 
 /* alive.c */
 int ivc_alive_init(struct ivc_network *network);
-void ivc_alive_tick(struct ivc_network *network, uint64_t now);
+/* Milliseconds in which somebody called progress; never 0. */
+uint64_t ivc_alive_now(struct ivc_network *network);
+void ivc_alive_tick(struct ivc_network *network);
 void ivc_alive_free(struct ivc_network *network);
 
 #endif

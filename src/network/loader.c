@@ -91,8 +91,8 @@ int ivc_libfabric_find(struct ivc_libfabric *ret_libfabric)
     Dl_info info;
 
     if (!object)
-        return ivc_error_set(-ENODEV, "network: no libfabric in this process and none on this system"
-                             " (libfabric.so.1): install it, or set IVC_NETWORK=none");
+        return ivc_error_set(-ENODEV, "network: no libfabric in this process and none on this "
+                             "system (libfabric.so.1): install it, or set IVC_NETWORK=none");
     /* The default version of each symbol is the newest layout of the structures; they only grew at
      * their ends, and every one of them is allocated by libfabric itself. */
     found.getinfo = (ivc_getinfo_fn *)dlsym(object, "fi_getinfo");

@@ -14,7 +14,8 @@
 
 typedef int ivc_getinfo_fn(uint32_t version, const char *node, const char *service, uint64_t flags,
                            const struct fi_info *hints, struct fi_info **ret_info);
-typedef int ivc_fabric_fn(struct fi_fabric_attr *attr, struct fid_fabric **ret_fabric, void *context);
+typedef int ivc_fabric_fn(struct fi_fabric_attr *attr, struct fid_fabric **ret_fabric,
+                          void *context);
 
 struct ivc_libfabric {
     ivc_getinfo_fn *getinfo;

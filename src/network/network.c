@@ -20,6 +20,19 @@ static int fail(struct ivc_network *network, const char *what, int r)
                          network->libfabric.strerror(-r));
 }
 
+/* Whether addresses are those of listening TCP sockets; the core's name comes first. */
+static bool is_of_tcp(const struct fi_info *info)
+{
+    static const char *const cores[] = { "tcp", "net", "sockets" };
+    const char *name = info->fabric_attr->prov_name;
+    size_t len = strcspn(name, ";");
+
+    for (size_t i = 0; i < sizeof cores / sizeof *cores; i++)
+        if (strlen(cores[i]) == len && strncasecmp(name, cores[i], len) == 0)
+            return true;
+    return false;
+}
+
 /* What the provider wants of us, and what it offers. */
 static void read_info(struct ivc_network *network)
 {
@@ -35,11 +48,8 @@ static void read_info(struct ivc_network *network)
     if (!(info->mode & (FI_CONTEXT | FI_CONTEXT2)) && !network->local_mr)
         network->inject_max = tx->inject_size;
     network->reports_in_order = info->rx_attr->comp_order & FI_ORDER_STRICT;
-    network->ip = info->addr_format == FI_SOCKADDR || info->addr_format == FI_SOCKADDR_IN
-        || info->addr_format == FI_SOCKADDR_IN6;
-    network->ip = network->ip && (strncasecmp(info->fabric_attr->prov_name, "tcp", 3) == 0
-                                  || strcasecmp(info->fabric_attr->prov_name, "net") == 0
-                                  || strcasecmp(info->fabric_attr->prov_name, "sockets") == 0);
+    network->ip = (info->addr_format == FI_SOCKADDR || info->addr_format == FI_SOCKADDR_IN
+                   || info->addr_format == FI_SOCKADDR_IN6) && is_of_tcp(info);
 }
 
 static int open_queue(struct ivc_network *network)

@@ -66,15 +66,20 @@ int ivc_network_open(const struct ivc_network_options *options, struct ivc_netwo
 void ivc_network_free(struct ivc_network *network, uint64_t linger_ms);
 
 void ivc_network_name(const struct ivc_network *network, struct ivc_network_name *ret_name);
-const char *ivc_network_describe(const struct ivc_network *network);   /* "tcp;ofi_rxm, 10.0.0.1:5" */
+/* "tcp;ofi_rxm, 10.0.0.1:5" */
+const char *ivc_network_describe(const struct ivc_network *network);
 
-/* IVC_E_UNREACHABLE: the name is of another provider (or 0), with a text.  `arg` is the caller's. */
+/* IVC_E_UNREACHABLE: the name is of another provider (or 0), with a text.  `arg` is the
+ * caller's. */
 int ivc_network_connect(struct ivc_network *network, const struct ivc_network_name *name, void *arg,
                         struct ivc_route **ret_route);
 void *ivc_route_arg(const struct ivc_route *route);
 /* Somebody waits for what comes from there: its end is noticed even if nothing is ever sent. */
 void ivc_route_watch(struct ivc_route *route);
-/* Gives the route back: nothing may be under way on it (after on_down, or when all is through). */
+/* A packet came from there: it need not be asked whether it lives. */
+void ivc_route_heard(struct ivc_route *route);
+/* Gives the route back: on_down will not be called.  Packets that were sent still leave if they
+ * can; pulls are called back with IVC_E_GONE, from progress, and must not be forgotten before. */
 void ivc_route_free(struct ivc_network *network, struct ivc_route *route);
 
 /* Sends up to packet_max bytes gathered from `iov`; they are copied (or gone) when it returns.
@@ -112,8 +117,8 @@ int ivc_network_pull(struct ivc_network *network, struct ivc_route *route, uint6
 int ivc_network_progress(struct ivc_network *network);
 
 /* Sleeping.  A descriptor that becomes readable when there is something for progress to do, after
- * ivc_network_try_wait() has answered 0 (IVC_E_FULL: do not sleep, call progress).  -1: the provider
- * has none, look now and then. */
+ * ivc_network_try_wait() has answered 0 (IVC_E_FULL: do not sleep, call progress).  -1: the
+ * provider has none, look now and then. */
 int ivc_network_fd(const struct ivc_network *network);
 int ivc_network_try_wait(struct ivc_network *network);
 

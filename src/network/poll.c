@@ -13,7 +13,9 @@
 enum {
     REPORTS = 16,               /* read at once */
     ROUNDS = 4,                 /* of reading, before others get a turn */
-    CALLS_PER_LOOK = 64,        /* the clock costs as much as a small part of a turn */
+    /* The clock costs as much as a small part of a turn; but who seldom calls looks each time. */
+    CALLS_PER_LOOK = 64,
+    CYCLES_PER_LOOK = 1 << 26,  /* some 20 ms */
     TICK_MS = 500,
 };
 
@@ -130,11 +132,12 @@ static void look_at_clock(struct ivc_network *network)
     uint64_t now = ivc_now_ms();
 
     network->calls = 0;
+    network->looked_at = ivc_cycles();
     atomic_store_explicit(&network->tick_due, false, memory_order_relaxed);
     if (now < atomic_load_explicit(&network->tick_at, memory_order_relaxed))
         return;
     atomic_store_explicit(&network->tick_at, now + TICK_MS, memory_order_relaxed);
-    ivc_alive_tick(network, now);
+    ivc_alive_tick(network);
 }
 
 int ivc_network_progress(struct ivc_network *network)
@@ -158,6 +161,7 @@ int ivc_network_progress(struct ivc_network *network)
     if (__builtin_expect(atomic_load_explicit(&network->n_waiting, memory_order_relaxed) > 0, 0))
         ivc_pulls_push(network);
     if (__builtin_expect(++network->calls >= CALLS_PER_LOOK, 0)
+        || ivc_cycles() - network->looked_at > CYCLES_PER_LOOK
         || atomic_load_explicit(&network->tick_due, memory_order_relaxed))
         look_at_clock(network);
     if (__builtin_expect(atomic_load_explicit(&network->failing, memory_order_relaxed) != NULL, 0))

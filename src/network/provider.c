@@ -3,13 +3,13 @@
  *
  * A name may stand for several providers: `tcp` is a provider of reliable datagrams since libfabric
  * 1.18; in 1.17 the same code is called `net`, and `tcp` has connections only, which ofi_rxm makes
- * datagrams of.  All that a name can mean are tried in a fixed order, so that all processes of a job
- * come to the same.
+ * datagrams of.  All that a name can mean are tried in a fixed order, so that all processes of a
+ * job come to the same.
  *
  * We are usually inside a provider ourselves, in a process with FI_PROVIDER=ivc.  libfabric then
- * hides all others, unless it is asked for the hidden ones, too.  That flag of libfabric's own reaches
- * the providers, but ofi_rxm asks again, without it, when it is opened, and finds nothing to stand
- * on: there FI_PROVIDER must name its core as well, and our text says so.
+ * hides all others, unless it is asked for the hidden ones, too.  That flag of libfabric's own
+ * reaches the providers, but ofi_rxm asks again, without it, when it is opened, and finds nothing
+ * to stand on: there FI_PROVIDER must name its core as well, and our text says so.
  * A libfabric that keeps its providers in files of their own, and loads only those it was pointed
  * to, is helped by loading that file (Intel MPI's).
  */
@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "network/network.h"
 
 #include <errno.h>
 #include <rdma/fi_endpoint.h>
@@ -33,8 +34,9 @@ enum {
     MR_MODES = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT,
 };
 
+/* Providers by name, with what there is to say of them. */
 struct refusals {
-    char text[400];
+    char text[240];
     size_t len;
 };
 
@@ -110,8 +112,8 @@ static struct fi_info *make_hints(const struct ivc_libfabric *libfabric, const c
     return hints;
 }
 
-/* The interface that the user chose.  `net` of 1.17 reads FI_NET_IFACE, but whoever wants `tcp` knows
- * FI_TCP_IFACE. */
+/* The interface that the user chose.  `net` of 1.17 reads FI_NET_IFACE, but whoever wants `tcp`
+ * knows FI_TCP_IFACE. */
 static bool interface_fits(const struct fi_info *info)
 {
     const char *iface = getenv("FI_TCP_IFACE");
@@ -120,7 +122,7 @@ static bool interface_fits(const struct fi_info *info)
         || getenv("FI_NET_IFACE") || strcmp(info->domain_attr->name, iface) == 0;
 }
 
-static const char *fault(const struct fi_info *info, size_t name_max)
+static const char *fault(const struct fi_info *info)
 {
     if (info->ep_attr->type != FI_EP_RDM)
         return "no reliable datagrams";
@@ -132,7 +134,7 @@ static const char *fault(const struct fi_info *info, size_t name_max)
         return "asks for a mode that we do not serve";
     if (info->domain_attr->mr_mode & ~MR_MODES)
         return "asks for a registration that we do not serve";
-    if (info->src_addrlen > name_max)
+    if (info->src_addrlen > IVC_NETWORK_NAME_MAX)
         return "addresses too long";
     if (!interface_fits(info))
         return "not on the interface of FI_TCP_IFACE";
@@ -160,7 +162,7 @@ static struct fi_info *take_good(const struct ivc_libfabric *libfabric, struct f
         complete(info->fabric_attr, name, api_version(libfabric));
         if (!info->fabric_attr->prov_name || strcasecmp(info->fabric_attr->prov_name, name) != 0)
             continue;
-        why = fault(info, 40);
+        why = fault(info);
         if (!why)
             good = libfabric->dupinfo(info);
         else
@@ -209,7 +211,8 @@ static const char *explain(const struct question *question)
     hints->mode = ~0ull;
     hints->domain_attr->mr_mode = MR_MODES;
     hints->fabric_attr->prov_name = strdup(question->name);
-    if (question->getinfo(api_version(question->libfabric), NULL, NULL, HIDDEN_TOO, hints, &list) == 0) {
+    if (question->getinfo(api_version(question->libfabric), NULL, NULL, HIDDEN_TOO, hints,
+                          &list) == 0) {
         why = "has not what we need (reliable datagrams that keep their order)";
         question->libfabric->freeinfo(take_good(question->libfabric, list, question->name, &why));
     }
@@ -259,19 +262,86 @@ static bool try_file(struct question *question, struct refusals *refusals,
     return try_open(question, refusals, ret_provider);
 }
 
+static bool says(const struct refusals *refusals, const char *name)
+{
+    size_t len = strlen(name);
+
+    for (const char *at = refusals->text; *at; at += strspn(at, ", ")) {
+        size_t n = strcspn(at, ",");
+
+        if (n >= len && strncmp(at, name, len) == 0 && (n == len || at[len] == ' '))
+            return true;
+        at += n;
+    }
+    return false;
+}
+
+static bool leaves_host(const struct fi_info *info)
+{
+    return !(info->caps & FI_LOCAL_COMM) || (info->caps & FI_REMOTE_COMM);
+}
+
+/* Adds those that could be used, or those that could not, each once. */
+static void list_some(const struct fi_info *list, bool usable, struct refusals *others)
+{
+    for (const struct fi_info *info = list; info; info = info->next) {
+        const char *name = info->fabric_attr->prov_name, *why = fault(info);
+
+        if (!name || names_us(name) || !leaves_host(info) || says(others, name)
+            || usable == (why != NULL))
+            continue;
+        if (why)
+            refuse(others, "%s (%s)", name, why);
+        else
+            refuse(others, "%s", name);
+    }
+}
+
+/* What else there is that a name could be given of. */
+static void list_others(const struct ivc_libfabric *libfabric, struct refusals *others)
+{
+    struct fi_info *list = NULL, *hints = libfabric->dupinfo(NULL);
+
+    if (!hints)
+        return;
+    hints->caps = FI_MSG;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->domain_attr->mr_mode = MR_MODES;
+    if (libfabric->getinfo(api_version(libfabric), NULL, NULL, HIDDEN_TOO, hints, &list) == 0) {
+        list_some(list, true, others);
+        list_some(list, false, others);
+        libfabric->freeinfo(list);
+    }
+    libfabric->freeinfo(hints);
+}
+
+/* One line: what was asked for, why it is not to be had, what is there instead. */
+static int none_found(const struct ivc_libfabric *libfabric, const char *wanted,
+                      const struct refusals *refusals)
+{
+    struct refusals others = { .len = 0 };
+    uint32_t version = libfabric->version();
+
+    list_others(libfabric, &others);
+    return ivc_error_set(-ENODEV, "IVC_NETWORK=%.60s cannot be used (%s); for a network libfabric "
+                         "%u.%u (%.120s) has %s; IVC_NETWORK=none does without", wanted,
+                         refusals->text, FI_MAJOR(version), FI_MINOR(version), libfabric->path,
+                         others.len > 0 ? others.text : "nothing else");
+}
+
 int ivc_provider_open(const struct ivc_libfabric *libfabric, const char *wanted, bool threads,
                       struct ivc_provider *ret_provider)
 {
     struct refusals refusals = { .len = 0 };
     char names[4][NAME_MAX_LEN];
-    uint32_t version = libfabric->version();
     unsigned n;
 
     if (!wanted || !*wanted)
         wanted = "tcp";
     if (names_us(wanted))
-        return ivc_error_set(-EINVAL, "IVC_NETWORK=%s: that is this provider itself; name the one "
-                             "that is to carry its packets between hosts (tcp)", wanted);
+        return ivc_error_set(-EINVAL, "IVC_NETWORK=%.60s: that is this provider itself; name the "
+                             "one that is to carry its packets between hosts (tcp)", wanted);
     n = expand(wanted, names);
     for (unsigned i = 0; i < 2 * n; i++) {
         struct question question = { libfabric, libfabric->getinfo, libfabric->fabric, names[i % n],
@@ -281,16 +351,15 @@ int ivc_provider_open(const struct ivc_libfabric *libfabric, const char *wanted,
                   : try_file(&question, &refusals, ret_provider))
             return 0;
     }
-    return ivc_error_set(-ENODEV, "no network provider for IVC_NETWORK=%s (%s) in libfabric %u.%u, "
-                         "%s: `fi_info -t FI_EP_RDM` lists others; none switches the network off",
-                         wanted, refusals.text, FI_MAJOR(version), FI_MINOR(version),
-                         libfabric->path);
+    return none_found(libfabric, wanted, &refusals);
 }
 
 uint32_t ivc_provider_hash(const struct fi_info *info)
 {
     uint32_t hash = 2166136261u;    /* FNV-1a */
-    uint32_t facts[] = { info->addr_format, info->ep_attr->protocol, info->ep_attr->protocol_version };
+    uint32_t facts[] = {
+        info->addr_format, info->ep_attr->protocol, info->ep_attr->protocol_version,
+    };
     const uint8_t *bytes = (const uint8_t *)facts;
 
     for (const char *at = info->fabric_attr->prov_name; *at; at++)

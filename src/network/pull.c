@@ -42,7 +42,7 @@ static int register_memory(struct ivc_network *network, const void *memory, size
 int ivc_network_expose(struct ivc_network *network, const void *memory, size_t len,
                        struct ivc_network_exposure *ret_exposure)
 {
-    struct fid_mr *mr;
+    struct fid_mr *mr = NULL;
     int r;
 
     if (!network->provider.rma)

@@ -27,8 +27,8 @@ int ivc_network_connect(struct ivc_network *network, const struct ivc_network_na
     if (name->provider == 0)
         return ivc_error_set(IVC_E_UNREACHABLE, "network: the peer has none (IVC_NETWORK there?)");
     if (name->provider != network->name.provider || name->len != network->name.len)
-        return ivc_error_set(IVC_E_UNREACHABLE, "network: the peer uses another provider, or another"
-                             " version of it, than ours (%s): set IVC_NETWORK to the same",
+        return ivc_error_set(IVC_E_UNREACHABLE, "network: the peer uses another provider, or "
+                             "another version of it, than ours (%s): set IVC_NETWORK to the same",
                              network->provider.info->fabric_attr->prov_name);
     route = calloc(1, sizeof *route);
     if (!route)
@@ -57,14 +57,9 @@ void *ivc_route_arg(const struct ivc_route *route)
 
 void ivc_route_watch(struct ivc_route *route)
 {
-    atomic_store_explicit(&route->watched, true, memory_order_relaxed);
-}
-
-void ivc_route_free(struct ivc_network *network, struct ivc_route *route)
-{
-    (void)network;
-    if (route)
-        atomic_store_explicit(&route->state, IVC_ROUTE_DOWN, memory_order_relaxed);
+    /* Relaxed: a hint for alive.c, at any later turn. */
+    if (!atomic_load_explicit(&route->used, memory_order_relaxed))
+        atomic_store_explicit(&route->used, true, memory_order_relaxed);
 }
 
 void ivc_route_fail(struct ivc_network *network, struct ivc_route *route, const char *format, ...)
@@ -84,6 +79,23 @@ void ivc_route_fail(struct ivc_network *network, struct ivc_route *route, const 
     ivc_network_unlock(network);
 }
 
+void ivc_route_heard(struct ivc_route *route)
+{
+    /* Relaxed: as above. */
+    if (!atomic_load_explicit(&route->heard, memory_order_relaxed))
+        atomic_store_explicit(&route->heard, true, memory_order_relaxed);
+}
+
+void ivc_route_free(struct ivc_network *network, struct ivc_route *route)
+{
+    if (!route)
+        return;
+    ivc_network_lock(network);
+    route->freed = true;
+    ivc_network_unlock(network);
+    ivc_route_fail(network, route, "given back");
+}
+
 /* Unreachable may pass: then it is a matter of time (alive.c).  Refused does not. */
 static bool may_pass(ssize_t r)
 {
@@ -95,7 +107,8 @@ int ivc_route_answer(struct ivc_network *network, struct ivc_route *route, ssize
 {
     if (may_pass(r)) {
         if (atomic_load_explicit(&route->refused_since, memory_order_relaxed) == 0)
-            atomic_store_explicit(&route->refused_since, ivc_now_ms(), memory_order_relaxed);
+            atomic_store_explicit(&route->refused_since, ivc_alive_now(network),
+                                  memory_order_relaxed);
         return IVC_E_FULL;
     }
     ivc_route_fail(network, route, "network: cannot send to the peer: %s",
@@ -110,6 +123,14 @@ static bool settled(struct ivc_route *route, uint64_t now)
         || now - route->failing_since >= GRACE_MS;
 }
 
+/* Buffers that the provider has not reported, and may never: others are allowed in their place.
+ * The lock is held. */
+static void replace_lost(struct ivc_network *network, const struct ivc_route *route)
+{
+    network->small.n_max += route->sends;
+    network->large.n_max += route->sends;
+}
+
 void ivc_routes_settle(struct ivc_network *network)
 {
     uint64_t now = ivc_now_ms();
@@ -120,12 +141,15 @@ void ivc_routes_settle(struct ivc_network *network)
     atomic_store_explicit(&network->failing, NULL, memory_order_relaxed);
     ivc_network_unlock(network);
     for (; list; list = next) {
-        bool ready, wanted;
+        bool ready, wanted, freed;
 
         next = list->next_failing;
         ivc_network_lock(network);
         wanted = ivc_route_state(list) == IVC_ROUTE_FAILING;
         ready = wanted && settled(list, now);
+        freed = list->freed;
+        if (ready)
+            replace_lost(network, list);
         if (wanted && !ready) {
             list->next_failing = atomic_load_explicit(&network->failing, memory_order_relaxed);
             atomic_store_explicit(&network->failing, list, memory_order_relaxed);
@@ -135,7 +159,7 @@ void ivc_routes_settle(struct ivc_network *network)
             continue;
         ivc_pulls_abandon(network, list);
         atomic_store_explicit(&list->state, IVC_ROUTE_DOWN, memory_order_relaxed);
-        if (!network->draining)
+        if (!network->draining && !freed)
             network->on_down(network->arg, list, list->reason);
     }
 }

@@ -344,7 +344,8 @@ static void pulls(void)
     hear(&side, &exposure, sizeof exposure);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (unsigned n_iov = 1; n_iov <= 8; n_iov++)
-            pull_range(&side, &exposure, lengths[i] < 64 * MIB ? 1000 * n_iov : 0, lengths[i], n_iov);
+            pull_range(&side, &exposure, lengths[i] < 64 * MIB ? 1000 * n_iov : 0, lengths[i],
+                       n_iov);
     tell(&side, "d", 1);
     stop(&side);
     check_join(pid);
@@ -488,6 +489,180 @@ static void killed_while_watched(void)
     check_kill(pid);
     ivc_route_watch(side.route);
     expect_down(&side, 40);
+}
+
+/* One that stands still, and to which nothing is sent, is not dead: watched or not. */
+static void stopped_is_not_dead(void)
+{
+    struct side side;
+    uint64_t end;
+    pid_t pid;
+
+    setenv("IVC_NETWORK_TIMEOUT", "2", 1);
+    pid = fork_other(sit, &side);
+    connect_to_sitter(&side);
+    kill(pid, SIGSTOP);
+    ivc_route_watch(side.route);
+    end = ivc_now_ms() + 8000;
+    while (ivc_now_ms() < end) {
+        ivc_network_progress(side.network);
+        ivc_sleep_ms(1);
+    }
+    CHECK_THAT(side.downs == 0, "%s", side.reason);
+    check_kill(pid);
+    expect_down(&side, 20);
+}
+
+/* We stand still for longer than the timeout: nobody has died by that. */
+static void our_own_pause(void)
+{
+    struct side side;
+    pid_t pid;
+
+    setenv("IVC_NETWORK_TIMEOUT", "2", 1);
+    pid = fork_other(sit, &side);
+    connect_to_sitter(&side);
+    for (unsigned round = 0; round < 2; round++) {
+        for (uint64_t end = ivc_now_ms() + 1500; ivc_now_ms() < end; ivc_sleep_ms(1))
+            ivc_network_progress(side.network);
+        ivc_sleep_ms(5000);
+    }
+    for (uint64_t end = ivc_now_ms() + 1500; ivc_now_ms() < end; ivc_sleep_ms(1))
+        ivc_network_progress(side.network);
+    CHECK_THAT(side.downs == 0, "%s", side.reason);
+    check_kill(pid);
+    expect_down(&side, 20);
+}
+
+/* ---- a host that vanishes: two network namespaces, and a cable that is cut */
+
+static void command(const char *format, ...)
+{
+    char line[300];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    CHECK_THAT(system(line) == 0, "%s", line);
+}
+
+/* In a namespace of its own, with an interface that the parent moves there. */
+static void plug_in(struct side *side, pid_t test, unsigned end, const char *own, const char *other)
+{
+    char name[16], ready;
+
+    snprintf(name, sizeof name, "ivc%d.%u", (int)test, end);
+
+    CHECK_EQ(unshare(CLONE_NEWNET), 0);
+    tell(side, "n", 1);
+    hear(side, &ready, 1);
+    command("ip link set lo up && ip link set %s up && ip addr add %s/24 dev %s", name, own, name);
+    /* The other one's hardware address is known for ever: no answer of our own kernel instead. */
+    command("ip neigh replace %s lladdr 02:00:00:00:00:%s dev %s nud permanent", other,
+            strcmp(other, "10.99.0.2") == 0 ? "02" : "01", name);
+    setenv("FI_TCP_IFACE", name, 1);
+}
+
+static int sit_in_namespace(struct side *side)
+{
+    plug_in(side, getppid(), 1, "10.99.0.2", "10.99.0.1");
+    return sit(side);
+}
+
+static int watch_from_namespace(struct side *side, bool sending)
+{
+    uint8_t bytes[64] = { 0 };
+    uint64_t start, end;
+    char cut;
+
+    plug_in(side, getppid(), 0, "10.99.0.1", "10.99.0.2");
+    connect_to_sitter(side);
+    tell(side, "c", 1);
+    hear(side, &cut, 1);
+    start = ivc_now_ms();
+    end = start + 80000;
+    while (!side->downs && ivc_now_ms() < end) {
+        if (sending) {
+            int r = send_one(side, bytes, sizeof bytes);
+
+            CHECK(r == 0 || r == IVC_E_FULL || r == IVC_E_GONE);
+        }
+        ivc_network_progress(side->network);
+        ivc_sleep_ms(1);
+    }
+    CHECK_EQ(side->downs, 1);
+    printf("# after %.1f s: %s\n", (double)(ivc_now_ms() - start) / 1000, side->reason);
+    CHECK_TEXT(side->reason, "host has not answered");
+    /* Four seconds of silence, asked for after one, or after thirty when nothing was sent. */
+    CHECK(ivc_now_ms() - start < (sending ? 15000 : 50000));
+    CHECK(ivc_now_ms() - start >= 4000);
+    ivc_network_free(side->network, 100);
+    return 0;
+}
+
+static int watch_idle(struct side *side)
+{
+    return watch_from_namespace(side, false);
+}
+
+static int watch_and_send(struct side *side)
+{
+    return watch_from_namespace(side, true);
+}
+
+/* What the two tell each other goes through us. */
+static void relay(struct side *from, struct side *to, size_t len)
+{
+    char bytes[256];
+
+    CHECK(len <= sizeof bytes);
+    hear(from, bytes, len);
+    tell(to, bytes, len);
+}
+
+static void host_vanishes(side_fn *fn)
+{
+    struct side one, other;
+    int test = (int)getpid();
+    pid_t pid, sitter;
+    char ready, line[100];
+
+    if (geteuid() != 0 || system("ip -V >/dev/null 2>&1") != 0)
+        check_skip("needs root and iproute2: network namespaces");
+    setenv("IVC_NETWORK_TIMEOUT", "4", 1);
+    pid = fork_other(fn, &one);
+    sitter = fork_other(sit_in_namespace, &other);
+    hear(&one, &ready, 1);
+    hear(&other, &ready, 1);
+    snprintf(line, sizeof line, "ip link add ivc%d.0 type veth peer name ivc%d.1 2>/dev/null", test,
+             test);
+    if (system(line) != 0)
+        check_skip("this kernel has no veth interfaces");
+    command("ip link set ivc%d.0 address 02:00:00:00:00:01 netns %d", test, (int)pid);
+    command("ip link set ivc%d.1 address 02:00:00:00:00:02 netns %d", test, (int)sitter);
+    tell(&one, "p", 1);
+    tell(&other, "p", 1);
+    relay(&one, &other, sizeof(struct ivc_network_name));
+    relay(&other, &one, sizeof(struct ivc_network_name));
+    relay(&other, &one, sizeof(struct ivc_network_exposure));
+    relay(&one, &other, 1);     /* go */
+    relay(&other, &one, 1);     /* still */
+    hear(&one, &ready, 1);
+    command("nsenter --net=/proc/%d/ns/net ip link set ivc%d.1 down", (int)sitter, test);
+    tell(&one, "x", 1);
+    check_join(pid);
+    check_kill(sitter);         /* the interfaces go with the namespaces */
+}
+
+static void host_vanishes_while_we_wait(void)
+{
+    host_vanishes(watch_idle);
+}
+
+static void host_vanishes_while_we_send(void)
+{
+    host_vanishes(watch_and_send);
 }
 
 /* One that computes is not dead: packets find room no more, and go on when it wakes up. */
@@ -671,7 +846,11 @@ static const struct check_case cases[] = {
     { "killed while we pull", killed_while_we_pull, 0 },
     { "killed before we connect", killed_before_we_connect, 0 },
     { "killed while watched", killed_while_watched, 0 },
+    { "host vanishes while we wait", host_vanishes_while_we_wait, 120 },
+    { "host vanishes while we send", host_vanishes_while_we_send, 0 },
     { "computing is not dead", computing_is_not_dead, 0 },
+    { "stopped is not dead", stopped_is_not_dead, 0 },
+    { "our own pause", our_own_pause, 90 },
     { "names that are refused", refused_names, 0 },
     { "peers of another kind", bad_peers, 0 },
     { "sleeping", sleeping, 0 },
