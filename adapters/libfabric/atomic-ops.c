@@ -2,8 +2,8 @@
  * What atomic operations do to memory: every operation of fi_atomic(3) on every type for which it
  * has a meaning.
  *
- * Types that the processor changes in one step (integers, float and double, up to 8 bytes) are changed
- * so wherever they are naturally aligned: then several processes may do it to the same memory.  All
+ * Types that the processor changes in one step (integers, float and double, up to 8 bytes) are
+ * changed so wherever they are naturally aligned: then several processes may do it to the same memory.  All
  * others are changed by one process at a time, the one that registered the memory; is_native() says
  * which are which.
  *
@@ -237,8 +237,58 @@ bool ivc_fi_atomic_valid(enum fi_datatype datatype, enum fi_op op, enum ivc_fi_a
            || (op == FI_ATOMIC_READ && mode == IVC_FI_ATOMIC_FETCH);
 }
 
-void ivc_fi_atomic_apply(enum fi_datatype datatype, enum fi_op op, void *target, const void *operand,
-                         const void *compare, void *result, size_t count)
+void ivc_fi_atomic_apply(enum fi_datatype datatype, enum fi_op op, void *target,
+                         const void *operand, const void *compare, void *result, size_t count)
 {
     type_of(datatype)->apply(op, target, operand, compare, result, count);
+}
+
+/* ---------------------------------------------------------------- what libfabric asks about it */
+
+static int valid(enum fi_datatype datatype, enum fi_op op, enum ivc_fi_atomic_mode mode,
+                 size_t *ret_count)
+{
+    if (!ivc_fi_atomic_valid(datatype, op, mode))
+        return -FI_EOPNOTSUPP;
+    *ret_count = IVC_FI_ATOMIC_MAX / ivc_fi_atomic_size(datatype);
+    return 0;
+}
+
+int ivc_fi_atomic_writevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op,
+                             size_t *ret_count)
+{
+    (void)fid;
+    return valid(datatype, op, IVC_FI_ATOMIC_BASE, ret_count);
+}
+
+int ivc_fi_atomic_readwritevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op,
+                                 size_t *ret_count)
+{
+    (void)fid;
+    return valid(datatype, op, IVC_FI_ATOMIC_FETCH, ret_count);
+}
+
+int ivc_fi_atomic_compwritevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op,
+                                 size_t *ret_count)
+{
+    (void)fid;
+    return valid(datatype, op, IVC_FI_ATOMIC_COMPARE, ret_count);
+}
+
+int ivc_fi_query_atomic(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op,
+                        struct fi_atomic_attr *attr, uint64_t flags)
+{
+    enum ivc_fi_atomic_mode mode = IVC_FI_ATOMIC_BASE;
+
+    (void)domain;
+    if (flags & FI_TAGGED)
+        return -FI_EOPNOTSUPP;
+    if (flags & ~(uint64_t)(FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC))
+        return -FI_EBADFLAGS;
+    if (flags == (FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC))
+        return -FI_EINVAL;
+    if (flags)
+        mode = flags & FI_FETCH_ATOMIC ? IVC_FI_ATOMIC_FETCH : IVC_FI_ATOMIC_COMPARE;
+    attr->size = ivc_fi_atomic_size(datatype);
+    return valid(datatype, op, mode, &attr->count);
 }

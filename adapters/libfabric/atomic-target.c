@@ -6,8 +6,9 @@
  */
 #include "rma.h"
 
-static void answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, const struct ivc_fi_atomic_header *header,
-                   int error, const void *results, size_t len)
+static void answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
+                   const struct ivc_fi_atomic_header *header, int error, const void *results,
+                   size_t len)
 {
     const struct ivc_fi_header reply = {
         .len = sizeof reply,
@@ -36,8 +37,8 @@ static int find_segment(struct ivc_fi_ep *ep, const struct ivc_fi_atomic_header 
 {
     unsigned n;
     int r = ivc_fi_mr_find(ep, segment->key, segment->addr, segment->count * request->size,
-                           ivc_fi_atomic_access(header->mode, header->op), request->iov + request->n_iov, &n,
-                           &request->mr);
+                           ivc_fi_atomic_access(header->mode, header->op),
+                           request->iov + request->n_iov, &n, &request->mr);
 
     /* An element that lies in two pieces of a registration cannot be changed in one step. */
     for (unsigned i = 0; r == 0 && i < n; i++)
@@ -47,8 +48,8 @@ static int find_segment(struct ivc_fi_ep *ep, const struct ivc_fi_atomic_header 
     return r;
 }
 
-static int find_segments(struct ivc_fi_ep *ep, const struct ivc_fi_atomic_header *header, const char *list,
-                         struct request *request)
+static int find_segments(struct ivc_fi_ep *ep, const struct ivc_fi_atomic_header *header,
+                         const char *list, struct request *request)
 {
     struct fi_rma_ioc segment = { header->addr, header->count, header->key };
     uint64_t count = 0;
@@ -69,8 +70,8 @@ static int find_segments(struct ivc_fi_ep *ep, const struct ivc_fi_atomic_header
     return count == header->count ? 0 : -FI_EINVAL;
 }
 
-static int parse(struct ivc_fi_ep *ep, const struct ivc_fi_atomic_header *header, const char *payload,
-                 size_t len, struct request *ret_request)
+static int parse(struct ivc_fi_ep *ep, const struct ivc_fi_atomic_header *header,
+                 const char *payload, size_t len, struct request *ret_request)
 {
     struct request request = { .n_iov = 0 };
     size_t list = header->n_segments > 1 ? header->n_segments * sizeof(struct fi_rma_ioc) : 0;
@@ -91,7 +92,8 @@ static int parse(struct ivc_fi_ep *ep, const struct ivc_fi_atomic_header *header
     return find_segments(ep, header, payload, ret_request);
 }
 
-static void execute(const struct ivc_fi_atomic_header *header, const struct request *request, char *results)
+static void execute(const struct ivc_fi_atomic_header *header, const struct request *request,
+                    char *results)
 {
     size_t done = 0;
 
@@ -125,23 +127,27 @@ static void atomic_landed(struct ivc_fi_ep *ep, struct ivc_message *message, int
         if (header.mode != IVC_FI_ATOMIC_BASE && header.op != FI_ATOMIC_READ)
             ivc_fi_cntr_bump(request.mr->cntr, false);
     }
-    answer(ep, landing->peer, &header, -r, results, r == 0 ? request.bytes : 0);
+    /* Before the answer: with that the initiator goes on, and the next operation may go directly. */
     if (r == 0 && (header.base.flags & IVC_FI_WANT_REACH) && header.n_segments == 1)
         ivc_fi_reach_tell(ep, landing->peer, request.mr);
+    answer(ep, landing->peer, &header, -r, results, r == 0 ? request.bytes : 0);
 end:
     ivc_fi_landing_put(landing);
 }
 
-static void start_atomic(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_message *message,
-                         const struct ivc_fi_header *base)
+static void start_atomic(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
+                         struct ivc_message *message, const struct ivc_fi_header *base)
 {
     struct ivc_fi_atomic_header header;
+    int error;
 
     memcpy(&header, base, sizeof header);
     if (message->len > IVC_FI_ATOMIC_REQUEST_MAX)
-        answer(ep, peer, &header, FI_EINVAL, NULL, 0);
+        error = FI_EINVAL;
     else
-        ivc_fi_landing_stage(ep, peer, message, base, atomic_landed);
+        error = ivc_fi_landing_stage(ep, peer, message, base, atomic_landed);
+    if (error)
+        answer(ep, peer, &header, error, NULL, 0);
 }
 
 const struct ivc_fi_kind_ops ivc_fi_receive_atomic = {

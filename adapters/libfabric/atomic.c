@@ -75,12 +75,13 @@ static int check(struct atomic *atomic)
     if (atomic->mode == IVC_FI_ATOMIC_COMPARE
         && elements_of(atomic->compares, atomic->n_compares) != remote)
         return -FI_EINVAL;
-    if (atomic->mode != IVC_FI_ATOMIC_BASE && elements_of(atomic->results, atomic->n_results) != remote)
+    if (atomic->mode != IVC_FI_ATOMIC_BASE
+        && elements_of(atomic->results, atomic->n_results) != remote)
         return -FI_EINVAL;
     return 0;
 }
 
-/* The peer's memory, if we may and can do it ourselves.  What is not aligned is left to its owner. */
+/* The peer's memory, if we can do it ourselves.  What is not aligned is left to its owner. */
 static void *direct(const struct atomic *atomic)
 {
     const struct fi_rma_ioc *remote = &atomic->remote[0];
@@ -176,32 +177,36 @@ static int by_request(struct ivc_fi_ep *ep, const struct atomic *atomic)
     return ivc_fi_rma_send(op, &header.base, &iov, iov.iov_len > 0, false);
 }
 
+/* Itself, or by request. */
+static int execute(struct ivc_fi_ep *ep, const struct atomic *atomic)
+{
+    void *memory = direct(atomic);
+
+    if (!memory)
+        return by_request(ep, atomic);
+    do_direct(atomic, memory);
+    ivc_fi_rma_ended(ep, &atomic->call);
+    return 0;
+}
+
 static ssize_t atomic_do(struct ivc_fi_ep *ep, struct atomic *atomic)
 {
     bool base = atomic->mode == IVC_FI_ATOMIC_BASE;
-    void *memory;
-    int r;
+    int r = check(atomic);
 
-    ivc_fi_lock(ep->domain);
-    atomic->call.report_flags = FI_ATOMIC | (base ? FI_WRITE : FI_READ);
-    atomic->call.count = base ? IVC_FI_COUNT_WRITE : IVC_FI_COUNT_READ;
-    r = check(atomic);
     if (r == 0 && (atomic->call.flags & FI_TAGGED))
         r = -FI_EOPNOTSUPP;
     if (r == 0 && (atomic->call.flags & FI_INJECT)
         && atomic->count * atomic->size > IVC_FI_INJECT_MAX)
         r = -FI_EMSGSIZE;
+    if (r != 0)
+        return r;
+    atomic->call.report_flags = FI_ATOMIC | (base ? FI_WRITE : FI_READ);
+    atomic->call.count = base ? IVC_FI_COUNT_WRITE : IVC_FI_COUNT_READ;
+    ivc_fi_lock(ep->domain);
+    r = ivc_fi_rma_begin(ep, atomic->to, &atomic->call);
     if (r == 0)
-        r = ivc_fi_rma_begin(ep, atomic->to, &atomic->call);
-    if (r == 0) {
-        memory = direct(atomic);
-        if (memory) {
-            do_direct(atomic, memory);
-            ivc_fi_rma_ended(ep, &atomic->call);
-        } else {
-            r = by_request(ep, atomic);
-        }
-    }
+        r = execute(ep, atomic);
     ivc_fi_unlock(ep->domain);
     return r;
 }
@@ -270,8 +275,8 @@ static ssize_t write_(struct fid_ep *fid, const void *buf, size_t count, void *d
     return writev_(fid, &ioc, &desc, 1, to, addr, key, datatype, op, context);
 }
 
-static ssize_t inject(struct fid_ep *fid, const void *buf, size_t count, fi_addr_t to, uint64_t addr,
-                      uint64_t key, enum fi_datatype datatype, enum fi_op op)
+static ssize_t inject(struct fid_ep *fid, const void *buf, size_t count, fi_addr_t to,
+                      uint64_t addr, uint64_t key, enum fi_datatype datatype, enum fi_op op)
 {
     const struct fi_ioc ioc = { (void *)(uintptr_t)buf, count };
     struct atomic atomic = {
@@ -296,8 +301,8 @@ static ssize_t readwritev(struct fid_ep *fid, const struct fi_ioc *iov, void **d
     return one_segment(fid, &atomic, 0, to, addr, key, elements_of(resultv, result_count));
 }
 
-static ssize_t readwrite(struct fid_ep *fid, const void *buf, size_t count, void *desc, void *result,
-                         void *result_desc, fi_addr_t to, uint64_t addr, uint64_t key,
+static ssize_t readwrite(struct fid_ep *fid, const void *buf, size_t count, void *desc,
+                         void *result, void *result_desc, fi_addr_t to, uint64_t addr, uint64_t key,
                          enum fi_datatype datatype, enum fi_op op, void *context)
 {
     const struct fi_ioc ioc = { (void *)(uintptr_t)buf, count };
@@ -332,8 +337,8 @@ static ssize_t compwrite(struct fid_ep *fid, const void *buf, size_t count, void
     const struct fi_ioc compares = { (void *)(uintptr_t)compare, count };
     struct fi_ioc results = { result, count };
 
-    return compwritev(fid, &ioc, &desc, 1, &compares, &compare_desc, 1, &results, &result_desc, 1, to,
-                      addr, key, datatype, op, context);
+    return compwritev(fid, &ioc, &desc, 1, &compares, &compare_desc, 1, &results, &result_desc, 1,
+                      to, addr, key, datatype, op, context);
 }
 
 static struct atomic of_message(const struct fi_msg_atomic *msg, enum ivc_fi_atomic_mode mode,
@@ -367,9 +372,9 @@ static ssize_t readwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
 }
 
 static ssize_t compwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
-                            const struct fi_ioc *comparev, void **compare_desc, size_t compare_count,
-                            struct fi_ioc *resultv, void **result_desc, size_t result_count,
-                            uint64_t flags)
+                            const struct fi_ioc *comparev, void **compare_desc,
+                            size_t compare_count, struct fi_ioc *resultv, void **result_desc,
+                            size_t result_count, uint64_t flags)
 {
     struct atomic atomic = of_message(msg, IVC_FI_ATOMIC_COMPARE, flags);
 
@@ -379,55 +384,6 @@ static ssize_t compwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
     atomic.results = resultv;
     atomic.n_results = result_count;
     return atomic_do(ep_of(fid), &atomic);
-}
-
-/* ---------------------------------------------------------------- what there is */
-
-static int valid(enum fi_datatype datatype, enum fi_op op, enum ivc_fi_atomic_mode mode,
-                 size_t *ret_count)
-{
-    if (!ivc_fi_atomic_valid(datatype, op, mode))
-        return -FI_EOPNOTSUPP;
-    *ret_count = IVC_FI_ATOMIC_MAX / ivc_fi_atomic_size(datatype);
-    return 0;
-}
-
-static int writevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op, size_t *ret_count)
-{
-    (void)fid;
-    return valid(datatype, op, IVC_FI_ATOMIC_BASE, ret_count);
-}
-
-static int readwritevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op,
-                          size_t *ret_count)
-{
-    (void)fid;
-    return valid(datatype, op, IVC_FI_ATOMIC_FETCH, ret_count);
-}
-
-static int compwritevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op,
-                          size_t *ret_count)
-{
-    (void)fid;
-    return valid(datatype, op, IVC_FI_ATOMIC_COMPARE, ret_count);
-}
-
-int ivc_fi_query_atomic(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op,
-                        struct fi_atomic_attr *attr, uint64_t flags)
-{
-    enum ivc_fi_atomic_mode mode = IVC_FI_ATOMIC_BASE;
-
-    (void)domain;
-    if (flags & FI_TAGGED)
-        return -FI_EOPNOTSUPP;
-    if (flags & ~(uint64_t)(FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC))
-        return -FI_EBADFLAGS;
-    if (flags == (FI_FETCH_ATOMIC | FI_COMPARE_ATOMIC))
-        return -FI_EINVAL;
-    if (flags)
-        mode = flags & FI_FETCH_ATOMIC ? IVC_FI_ATOMIC_FETCH : IVC_FI_ATOMIC_COMPARE;
-    attr->size = ivc_fi_atomic_size(datatype);
-    return valid(datatype, op, mode, &attr->count);
 }
 
 struct fi_ops_atomic ivc_fi_atomic_ops = {
@@ -442,7 +398,7 @@ struct fi_ops_atomic ivc_fi_atomic_ops = {
     .compwrite = compwrite,
     .compwritev = compwritev,
     .compwritemsg = compwritemsg,
-    .writevalid = writevalid,
-    .readwritevalid = readwritevalid,
-    .compwritevalid = compwritevalid,
+    .writevalid = ivc_fi_atomic_writevalid,
+    .readwritevalid = ivc_fi_atomic_readwritevalid,
+    .compwritevalid = ivc_fi_atomic_compwritevalid,
 };

@@ -47,6 +47,32 @@ void ivc_fi_cntr_remove_ep(struct ivc_fi_cntr *cntr, struct ivc_fi_ep *ep)
         ivc_fi_wait_remove(&cntr->wait, ep);
 }
 
+int ivc_fi_cntr_widen(struct ivc_fi_cntr *cntr)
+{
+    struct ivc_fi_domain *domain = cntr->domain;
+    int r = 0;
+
+    if (cntr->wide)
+        return 0;
+    /* First: an endpoint that closes is to be taken out, also when not all could be added. */
+    cntr->wide = true;
+    cntr->next_wide = domain->wide;
+    domain->wide = cntr;
+    for (uint32_t i = 0; i < domain->n_eps && r == 0; i++)
+        r = ivc_fi_cntr_add_ep(cntr, domain->eps[i]);
+    return r;
+}
+
+static void narrow(struct ivc_fi_cntr *cntr)
+{
+    struct ivc_fi_cntr **at = &cntr->domain->wide;
+
+    while (*at && *at != cntr)
+        at = &(*at)->next_wide;
+    if (*at)
+        *at = cntr->next_wide;
+}
+
 static uint64_t look(struct ivc_fi_cntr *cntr, uint64_t *ret_errors)
 {
     uint64_t value;
@@ -187,6 +213,7 @@ static int cntr_close(struct fid *fid)
         ivc_fi_unlock(domain);
         return -FI_EBUSY;
     }
+    narrow(cntr);
     domain->users--;
     ivc_fi_unlock(domain);
     ivc_fi_wait_close(&cntr->wait);

@@ -5,27 +5,11 @@
  * Invariant: an error is read before the completions that came after it, and blocks them until then
  * (-FI_EAVAIL).  Nothing is ever lost for want of room: the ring grows.
  */
-#include "internal.h"
+#include "cq.h"
 
-#include <errno.h>
 #include <string.h>
 
-enum {
-    FIRST_SIZE = 256,
-    SKIP_MAX = 8,           /* reads that are served from the ring between two that make progress */
-    SPIN_NS = 20000,        /* a blocking read looks that long before it sleeps */
-};
-
-struct ivc_fi_cq_error {
-    struct ivc_fi_cq_error *next;
-    uint32_t position;      /* tail of the ring when it came */
-    struct fi_cq_err_entry entry;
-};
-
-static struct ivc_fi_cq *of(struct fid_cq *fid)
-{
-    return container_of(fid, struct ivc_fi_cq, fid);
-}
+enum { FIRST_SIZE = 256 };
 
 /* ---------------------------------------------------------------- putting */
 
@@ -88,22 +72,6 @@ void ivc_fi_cq_remove_ep(struct ivc_fi_cq *cq, struct ivc_fi_ep *ep)
 
 /* ---------------------------------------------------------------- reading */
 
-static uint32_t readable(const struct ivc_fi_cq *cq)
-{
-    return (__builtin_expect(cq->errors != NULL, 0) ? cq->errors->position : cq->tail) - cq->head;
-}
-
-/* What the ring holds already is handed out first, but who reads one at a time must not keep his
- * peers waiting for ever. */
-static inline void progress(struct ivc_fi_cq *cq, size_t count)
-{
-    if (count > 0 && readable(cq) >= count && cq->skipped++ < SKIP_MAX)
-        return;
-    cq->skipped = 0;
-    for (uint32_t i = 0; i < cq->n_eps; i++)
-        ivc_fi_ep_progress(cq->eps[i]);
-}
-
 #define COPY_ENTRIES(type, ...)                                                 \
     do {                                                                        \
         type *to = buf;                                                         \
@@ -143,10 +111,9 @@ static ssize_t nothing(const struct ivc_fi_cq *cq)
     return cq->overrun ? -FI_EOVERRUN : -FI_EAGAIN;
 }
 
-/* Locked, after progress. */
-static ssize_t take(struct ivc_fi_cq *cq, void *buf, size_t count, fi_addr_t *sources)
+ssize_t ivc_fi_cq_take(struct ivc_fi_cq *cq, void *buf, size_t count, fi_addr_t *sources)
 {
-    uint32_t n = readable(cq);
+    uint32_t n = ivc_fi_cq_readable(cq);
 
     if (n == 0)
         return nothing(cq);
@@ -161,12 +128,12 @@ static ssize_t take(struct ivc_fi_cq *cq, void *buf, size_t count, fi_addr_t *so
 
 static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *sources)
 {
-    struct ivc_fi_cq *cq = of(fid);
+    struct ivc_fi_cq *cq = ivc_fi_cq_of(fid);
     ssize_t n;
 
     ivc_fi_lock(cq->domain);
-    progress(cq, count);
-    n = take(cq, buf, count, sources);
+    ivc_fi_cq_progress(cq, count);
+    n = ivc_fi_cq_take(cq, buf, count, sources);
     ivc_fi_unlock(cq->domain);
     return n;
 }
@@ -189,7 +156,7 @@ static void copy_error(const struct ivc_fi_cq *cq, struct fi_cq_err_entry *to,
 
 static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *entry, uint64_t flags)
 {
-    struct ivc_fi_cq *cq = of(fid);
+    struct ivc_fi_cq *cq = ivc_fi_cq_of(fid);
     struct ivc_fi_cq_error *error;
 
     (void)flags;
@@ -208,116 +175,6 @@ static ssize_t cq_readerr(struct fid_cq *fid, struct fi_cq_err_entry *entry, uin
     copy_error(cq, entry, &error->entry);
     free(error);
     return 1;
-}
-
-/* ---------------------------------------------------------------- blocking */
-
-/* One look: whether enough is there, or an error, or somebody signalled. */
-static bool look(struct ivc_fi_cq *cq, uint32_t threshold, bool *ret_signalled)
-{
-    bool done;
-
-    ivc_fi_lock(cq->domain);
-    progress(cq, threshold);
-    *ret_signalled = cq->signalled;
-    cq->signalled = false;
-    done = *ret_signalled || cq->errors || cq->overrun || readable(cq) >= threshold;
-    ivc_fi_unlock(cq->domain);
-    return done;
-}
-
-static bool arm(struct ivc_fi_cq *cq)
-{
-    bool armed;
-
-    ivc_fi_lock(cq->domain);
-    armed = !cq->signalled && ivc_fi_wait_arm(&cq->wait, cq->eps, cq->n_eps) == 0;
-    ivc_fi_unlock(cq->domain);
-    return armed;
-}
-
-/* Looks, first without a pause and then asleep in between, until `end`. */
-static bool wait_for(struct ivc_fi_cq *cq, uint32_t threshold, uint64_t end, bool *ret_signalled)
-{
-    uint64_t spin_end = ivc_now_ns() + SPIN_NS;
-
-    for (;;) {
-        bool done = look(cq, threshold, ret_signalled);
-        uint64_t now = ivc_now_ns();
-
-        if (done || now >= end)
-            return done;
-        if (now < spin_end)
-            ivc_cpu_relax();
-        else if (arm(cq))
-            ivc_fi_wait_sleep(&cq->wait, end == UINT64_MAX ? -1
-                              : (int)((end - now + 999999) / 1000000));
-    }
-}
-
-static ssize_t cq_sreadfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *sources,
-                            const void *cond, int timeout)
-{
-    struct ivc_fi_cq *cq = of(fid);
-    uint64_t end = timeout < 0 ? UINT64_MAX : ivc_now_ns() + (uint64_t)timeout * 1000000;
-    uint32_t threshold = 1;
-    bool signalled = false;
-    ssize_t n;
-
-    if (cq->wait.epoll < 0)
-        return -FI_ENOSYS;
-    if (cq->threshold && cond)
-        threshold = (uint32_t)IVC_MAX(IVC_MIN(*(const size_t *)cond, count), (size_t)1);
-    wait_for(cq, threshold, end, &signalled);
-    ivc_fi_lock(cq->domain);
-    n = take(cq, buf, count, sources);
-    ivc_fi_unlock(cq->domain);
-    return n == -FI_EAGAIN && signalled ? -FI_ECANCELED : n;
-}
-
-static ssize_t cq_sread(struct fid_cq *fid, void *buf, size_t count, const void *cond, int timeout)
-{
-    return cq_sreadfrom(fid, buf, count, NULL, cond, timeout);
-}
-
-static int cq_signal(struct fid_cq *fid)
-{
-    struct ivc_fi_cq *cq = of(fid);
-
-    if (cq->wait.epoll < 0)
-        return -FI_ENOSYS;
-    ivc_fi_lock(cq->domain);
-    cq->signalled = true;
-    ivc_fi_wait_ring(&cq->wait);
-    ivc_fi_unlock(cq->domain);
-    return 0;
-}
-
-int ivc_fi_cq_trywait(struct fid_cq *fid)
-{
-    struct ivc_fi_cq *cq = of(fid);
-    int r = 0;
-
-    if (cq->wait.epoll < 0)
-        return -FI_EINVAL;
-    ivc_fi_lock(cq->domain);
-    if (cq->errors || cq->overrun || cq->signalled || readable(cq) > 0
-        || ivc_fi_wait_arm(&cq->wait, cq->eps, cq->n_eps) != 0)
-        r = -FI_EAGAIN;
-    ivc_fi_unlock(cq->domain);
-    return r;
-}
-
-bool ivc_fi_cq_is_ready(struct fid_cq *fid)
-{
-    struct ivc_fi_cq *cq = of(fid);
-    bool ready;
-
-    ivc_fi_lock(cq->domain);
-    progress(cq, 1);
-    ready = cq->errors || cq->overrun || readable(cq) > 0;
-    ivc_fi_unlock(cq->domain);
-    return ready;
 }
 
 static const char *cq_strerror(struct fid_cq *cq, int prov_errno, const void *err_data, char *buf,
@@ -382,9 +239,9 @@ static struct fi_ops_cq cq_ops = {
     .read = cq_read,
     .readfrom = cq_readfrom,
     .readerr = cq_readerr,
-    .sread = cq_sread,
-    .sreadfrom = cq_sreadfrom,
-    .signal = cq_signal,
+    .sread = ivc_fi_cq_sread,
+    .sreadfrom = ivc_fi_cq_sreadfrom,
+    .signal = ivc_fi_cq_signal,
     .strerror = cq_strerror,
 };
 

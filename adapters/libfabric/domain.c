@@ -20,6 +20,7 @@ static int domain_close(struct fid *fid)
     if (users != 0)
         return -FI_EBUSY;
     ivc_fi_mr_free_all(domain);
+    free(domain->eps);
     if (domain->mr_eq)
         ivc_fi_eq_use(domain->mr_eq, -1);
     atomic_fetch_sub_explicit(&domain->fabric->users, 1, memory_order_relaxed);

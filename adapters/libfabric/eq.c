@@ -47,7 +47,7 @@ static int append(struct ivc_fi_eq *eq, const struct event *header, const void *
         return -FI_ENOMEM;
     *event = *header;
     event->next = NULL;
-    if (header->len)
+    if (data)
         memcpy(event->data, data, header->len);
     pthread_mutex_lock(&eq->lock);
     was_empty = !eq->first;
@@ -153,9 +153,7 @@ static ssize_t eq_write(struct fid_eq *fid, uint32_t event, const void *buf, siz
     struct event header = { .event = event, .len = len };
     int r;
 
-    if (!eq->writable)
-        return -FI_EINVAL;
-    if (flags)
+    if (!eq->writable || flags || (len && !buf))
         return -FI_EINVAL;
     r = append(eq, &header, buf);
     return r != 0 ? r : (ssize_t)len;

@@ -1,14 +1,16 @@
 /*
  * libivc-fi.so: a libfabric provider.  It translates; what moves messages is src/endpoint.
  *
- * One source file per libfabric object (fabric.c, domain.c, av.c, cq.c, cntr.c, eq.c, mr.c, ep.c) and
- * one per set of calls on an endpoint (msg.c, tagged.c, rma.c, atomic.c), with what they share in
- * send.c (going out), receive.c (coming in) and match.c (which receive takes which message).
+ * One source file per libfabric object (fabric.c, domain.c, av.c, cq.c, cntr.c, eq.c, mr.c, ep.c)
+ * and one per set of calls on an endpoint (msg.c, tagged.c, rma.c, atomic.c), with what they share
+ * in send.c (going out), receive.c (what is posted), dispatch.c and arrive.c (what comes in) and
+ * match.c (which receive takes which message).  The objects that endpoints are bound to are in
+ * objects.h.
  *
- * Threads.  Every call takes the domain's lock, which is none under FI_THREAD_DOMAIN and less; below
- * it nothing is locked: the core's endpoints are opened without `threads`.  Handlers of the core run
- * inside our calls, so under the lock.  A function declared here is called with the lock held unless
- * it says otherwise.
+ * Threads.  Every call takes the domain's lock, which is none under FI_THREAD_DOMAIN and less;
+ * below it nothing is locked: the core's endpoints are opened without `threads`.  Handlers of the
+ * core run inside our calls, so under the lock.  A function declared here is called with the lock
+ * held unless it says otherwise.
  *
  * Errors.  ivc_fi_error() is the only translation of the core's answers to -FI_E...
  */
@@ -42,8 +44,7 @@ enum {
     IVC_FI_RMA_IOV_MAX = 4,                 /* remote segments of one operation */
     IVC_FI_ATOMIC_MAX = 4096,               /* bytes of one atomic operation */
     IVC_FI_QUEUE_SIZE = 4096,               /* tx_attr->size: operations under way */
-    IVC_FI_RX_SIZE = 65536,                 /* rx_attr->size: as advertised; receives are only bounded
-                                               by memory */
+    IVC_FI_RX_SIZE = 65536,                 /* rx_attr->size, as advertised: memory is the limit */
 };
 
 /* ---------------------------------------------------------------- provider.c, info.c */
@@ -60,180 +61,22 @@ int ivc_fi_info_check(const struct fi_info *info);
  * -FI_ECONNABORTED, IVC_E_UNREACHABLE -FI_EHOSTUNREACH, ... negative errno as it is. */
 int ivc_fi_error(int core_answer);
 
-/* To libfabric's log (FI_LOG_LEVEL), through the fi_log() of the libfabric that loaded us: no symbol
- * of libfabric is referenced by name, since it may be out of sight of the dynamic linker. */
+/* To libfabric's log (FI_LOG_LEVEL), through the fi_log() of the libfabric that loaded us: no
+ * symbol of libfabric is referenced by name, since it may be out of sight of the dynamic linker. */
 void ivc_fi_log(enum fi_log_level level, const char *function, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 #define IVC_FI_WARN(...) ivc_fi_log(FI_LOG_WARN, __func__, __LINE__, __VA_ARGS__)
 #define IVC_FI_INFO(...) ivc_fi_log(FI_LOG_INFO, __func__, __LINE__, __VA_ARGS__)
-/* One line that a user must see though no log level is set: something that he named cannot be had. */
+/* One line that a user must see though no log level is set: what he named cannot be had. */
 void ivc_fi_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Copies of what the application handed in; every part is malloc's.  free accepts NULL. */
 struct fi_info *ivc_fi_info_dup(const struct fi_info *info);
 void ivc_fi_info_free(struct fi_info *info);
 
-/* ---------------------------------------------------------------- fabric.c, domain.c, eq.c */
+#include "objects.h"
 
-struct ivc_fi_fabric {
-    struct fid_fabric fid;
-    ivc_atomic_u32 users;               /* domains, event queues, wait sets: close is -FI_EBUSY */
-};
-int ivc_fi_fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **ret_fabric, void *context);
-int ivc_fi_eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **ret_eq,
-                   void *context);
-/* Puts an event for asynchronous calls (FI_EVENT): fi_av_insert, fi_mr_reg. */
-int ivc_fi_eq_put(struct fid_eq *eq, uint32_t event, const struct fi_eq_entry *entry, int error);
-/* One user more or less (+1, -1): closing a queue in use is -FI_EBUSY. */
-void ivc_fi_eq_use(struct fid_eq *eq, int change);
-
-struct ivc_fi_mr;
-struct ivc_fi_ep;
-
-struct ivc_fi_domain {
-    struct fid_domain fid;
-    struct ivc_fi_fabric *fabric;
-    uint32_t users;                     /* under the lock */
-    bool locked;                        /* FI_THREAD_SAFE and the like: calls come from anywhere */
-    pthread_mutex_t lock;
-    enum fi_av_type av_type;            /* FI_AV_UNSPEC: whatever is opened */
-    int mr_mode;                        /* the FI_MR_... bits that the application agreed to */
-    struct ivc_fi_mr **mrs;             /* mr.c: open-addressed table by key */
-    uint32_t n_mrs, mrs_size;
-    uint64_t next_key;
-    struct fid_eq *mr_eq;               /* bound for FI_EVENT */
-};
-int ivc_fi_domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **ret_domain,
-                       void *context);
-
-static inline void ivc_fi_lock(struct ivc_fi_domain *domain)
-{
-    if (domain->locked)
-        pthread_mutex_lock(&domain->lock);
-}
-
-static inline void ivc_fi_unlock(struct ivc_fi_domain *domain)
-{
-    if (domain->locked)
-        pthread_mutex_unlock(&domain->lock);
-}
-
-/* ---------------------------------------------------------------- av.c */
-
-/* An address vector: fi_addr_t is an index for both types (a map's handle may be any number). */
-struct ivc_fi_av {
-    struct fid_av fid;
-    struct ivc_fi_domain *domain;
-    uint32_t users;                     /* endpoints bound */
-    struct ivc_address *addresses;      /* len 0: free or invalid */
-    uint32_t n_addresses, size;
-    uint32_t n_free;                    /* removed ones among n_addresses */
-    /* a hash from ivc_address_id() to index, av.c's */
-    uint32_t *buckets;
-    uint32_t n_buckets;
-    struct ivc_fi_ep *eps;              /* bound ones, by next_of_av */
-    struct fid_eq *eq;
-    bool async;                         /* FI_EVENT */
-};
-int ivc_fi_av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **ret_av,
-                   void *context);
-/* FI_ADDR_NOTAVAIL when there is none. */
-fi_addr_t ivc_fi_av_find(const struct ivc_fi_av *av, uint64_t address_id);
-
-/* ---------------------------------------------------------------- wait.c, cq.c, cntr.c */
-
-/* What a queue or a counter sleeps on: an epoll set of its endpoints' descriptors and a wake-up. */
-struct ivc_fi_wait {
-    int epoll;                          /* -1: none was asked for */
-    int wake;                           /* eventfd: fi_cq_signal, completions made by other threads */
-    enum fi_wait_obj object;
-    bool armed;                         /* somebody sleeps, or may: what is put must ring */
-};
-int ivc_fi_wait_open(struct ivc_fi_wait *wait, enum fi_wait_obj object);
-void ivc_fi_wait_close(struct ivc_fi_wait *wait);
-int ivc_fi_wait_add(struct ivc_fi_wait *wait, struct ivc_fi_ep *ep);
-void ivc_fi_wait_remove(struct ivc_fi_wait *wait, struct ivc_fi_ep *ep);
-/* 0: the descriptor becomes readable when there is something to do; 1: there is now, do not sleep. */
-int ivc_fi_wait_arm(struct ivc_fi_wait *wait, struct ivc_fi_ep **eps, uint32_t n_eps);
-/* Without the lock: sleeps until then, at most `timeout_ms` (-1: no limit). */
-int ivc_fi_wait_sleep(struct ivc_fi_wait *wait, int timeout_ms);
-void ivc_fi_wait_ring(struct ivc_fi_wait *wait);
-/* fi_control(FI_GETWAIT, FI_GETWAITOBJ). */
-int ivc_fi_wait_control(struct ivc_fi_wait *wait, int command, void *arg);
-
-/* The endpoints whose progress reading a queue or a counter makes: each once. */
-int ivc_fi_eps_add(struct ivc_fi_ep ***eps, uint32_t *n_eps, struct ivc_fi_ep *ep);
-bool ivc_fi_eps_remove(struct ivc_fi_ep **eps, uint32_t *n_eps, struct ivc_fi_ep *ep);
-
-struct ivc_fi_cq {
-    struct fid_cq fid;
-    struct ivc_fi_domain *domain;
-    uint32_t users;
-    enum fi_cq_format format;
-    struct ivc_fi_cq_slot *slots;       /* a ring, which grows when it is full */
-    uint32_t size, head, tail;          /* indices that only grow; size a power of two */
-    struct ivc_fi_cq_error *errors, **errors_end;
-    struct ivc_fi_ep **eps;             /* whose progress a read makes */
-    uint32_t n_eps;
-    uint32_t skipped;                   /* reads in a row that made no progress */
-    bool overrun;                       /* no memory for a completion: it is lost */
-    struct ivc_fi_wait wait;
-    bool threshold;                     /* FI_CQ_COND_THRESHOLD */
-    bool signalled;
-};
-/* What a slot keeps, whatever the format. */
-struct ivc_fi_cq_slot {
-    struct fi_cq_tagged_entry entry;
-    fi_addr_t source;
-};
-int ivc_fi_cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **ret_cq,
-                   void *context);
-/* Report a completion.  `source`: FI_ADDR_NOTAVAIL when there is none.  Out of memory is remembered
- * and reported as an overrun. */
-void ivc_fi_cq_put(struct ivc_fi_cq *cq, const struct fi_cq_tagged_entry *entry, fi_addr_t source);
-/* Report an error: err positive FI_E..., olen for truncation; the rest as for a completion. */
-void ivc_fi_cq_put_error(struct ivc_fi_cq *cq, const struct fi_cq_err_entry *error);
-/* Registers an endpoint as one whose progress a read of this queue makes; and back. */
-int ivc_fi_cq_add_ep(struct ivc_fi_cq *cq, struct ivc_fi_ep *ep);
-void ivc_fi_cq_remove_ep(struct ivc_fi_cq *cq, struct ivc_fi_ep *ep);
-
-struct ivc_fi_cntr {
-    struct fid_cntr fid;
-    struct ivc_fi_domain *domain;
-    uint32_t users;
-    ivc_atomic_u64 value, errors;
-    uint64_t seen;                      /* by the last read: for poll sets */
-    struct ivc_fi_ep **eps;
-    uint32_t n_eps;
-    struct ivc_fi_wait wait;
-};
-int ivc_fi_cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr,
-                     struct fid_cntr **ret_cntr, void *context);
-void ivc_fi_cntr_bump(struct ivc_fi_cntr *cntr, bool error);    /* accepts NULL */
-int ivc_fi_cntr_add_ep(struct ivc_fi_cntr *cntr, struct ivc_fi_ep *ep);
-void ivc_fi_cntr_remove_ep(struct ivc_fi_cntr *cntr, struct ivc_fi_ep *ep);
-
-/* fi_trywait() of the fabric's table, and what it asks of each object: -FI_EAGAIN, there is something
- * to read. */
-int ivc_fi_trywait(struct fid_fabric *fabric, struct fid **fids, int count);
-int ivc_fi_cq_trywait(struct fid_cq *cq);
-int ivc_fi_cntr_trywait(struct fid_cntr *cntr);
-int ivc_fi_eq_trywait(struct fid_eq *eq);
-/* fi_poll_open(): wait.c as well. */
-int ivc_fi_poll_open(struct fid_domain *domain, struct fi_poll_attr *attr, struct fid_poll **ret_poll);
-bool ivc_fi_cq_is_ready(struct fid_cq *cq);         /* makes progress */
-bool ivc_fi_cntr_is_ready(struct fid_cntr *cntr);   /* the same: has it moved since it was read? */
-
-/* For every table of calls: what an object does not have. */
-int ivc_fi_no_bind(struct fid *fid, struct fid *other, uint64_t flags);
-int ivc_fi_no_control(struct fid *fid, int command, void *arg);
-int ivc_fi_no_ops_open(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context);
-int ivc_fi_no_tostr(const struct fid *fid, char *text, size_t len);
-int ivc_fi_no_ops_set(struct fid *fid, const char *name, uint64_t flags, void *ops, void *context);
-/* strerror of queues. */
-const char *ivc_fi_strerror(int error, char *text, size_t len);
-
-/* ---------------------------------------------------------------- ep.c */
+/* ---------------------------------------------------------------- ep.c, bind.c, cm.c, ... */
 
 /* Which counter counts what: the order of ivc_fi_ep::cntrs. */
 enum ivc_fi_count {
@@ -248,7 +91,9 @@ struct ivc_fi_peer {
     fi_addr_t addr;                     /* FI_ADDR_NOTAVAIL until it is in the address vector */
     struct ivc_fi_peer *next;           /* all of an endpoint's */
     bool gone;                          /* receive.c: all that it sent has been delivered */
-    uint32_t n_ops;                     /* under way to him; send.c counts: FI_FENCE waits for none */
+    bool watched;                       /* receive.c: its end is noticed though it never sent */
+    uint32_t n_ops;                     /* under way to him: FI_FENCE waits for none */
+    uint32_t n_answers;                 /* to him, that wait for room: answer.c */
     struct ivc_fi_reach_peer *reach;    /* reach.c: what we know of his memory; NULL at first */
 };
 
@@ -273,6 +118,7 @@ struct ivc_fi_ep {
     struct ivc_fi_op *free_ops;
     uint32_t n_ops;                     /* under way */
     uint32_t n_ops_used;                /* of the table: those behind were never used */
+    struct ivc_fi_answer *answers;      /* answer.c: that wait for room */
 
     struct ivc_fi_peer *peers;
     uint32_t n_unnamed;                 /* of them: not in the address vector (any more) */
@@ -289,9 +135,28 @@ struct ivc_fi_ep {
 int ivc_fi_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ret_ep,
                    void *context);
 
+/* dispatch.c: makes the core's endpoint, unless there is one. */
+int ivc_fi_ep_open_core(struct ivc_fi_ep *ep);
+/* bind.c: what is bound, and whose reading makes the endpoint's progress. */
+int ivc_fi_ep_bind(struct fid *fid, struct fid *other, uint64_t flags);
+int ivc_fi_ep_check_bound(const struct ivc_fi_ep *ep);
+int ivc_fi_ep_attach(struct ivc_fi_ep *ep);
+void ivc_fi_ep_detach(struct ivc_fi_ep *ep);
+void ivc_fi_ep_unbind(struct ivc_fi_ep *ep);
+/* stats.c: a line for each peer when IVC_STATS asks for it; before the core's endpoint goes. */
+void ivc_fi_stats_print(const struct ivc_fi_ep *ep);
+extern struct fi_ops_cm ivc_fi_cm_ops;
+extern struct fi_ops_collective ivc_fi_collective_ops;
+
+/* ---------------------------------------------------------------- peers.c */
+
+/* For the core: somebody whom we did not connect to; somebody is gone. */
+void ivc_fi_peer_arrived(void *arg, struct ivc_peer *core);
+void ivc_fi_peer_gone(void *arg, struct ivc_peer *core, const char *reason);
 /* The peer at an address, connected at the first call: 0 or -FI_E.... */
 int ivc_fi_ep_connect(struct ivc_fi_ep *ep, fi_addr_t addr, struct ivc_fi_peer **ret_peer);
-static inline int ivc_fi_ep_peer(struct ivc_fi_ep *ep, fi_addr_t addr, struct ivc_fi_peer **ret_peer)
+static inline int ivc_fi_ep_peer(struct ivc_fi_ep *ep, fi_addr_t addr,
+                                 struct ivc_fi_peer **ret_peer)
 {
     if (__builtin_expect(addr < ep->by_addr_size && ep->by_addr[addr], 1)) {
         *ret_peer = ep->by_addr[addr];
@@ -316,8 +181,8 @@ static inline void ivc_fi_ep_progress(struct ivc_fi_ep *ep)
 
 /* Kinds of message: ivc_fi_header::kind. */
 enum ivc_fi_kind {
-    IVC_FI_KIND_MSG = 1, IVC_FI_KIND_TAGGED,        /* receive.c */
-    IVC_FI_KIND_ACK,                                /* send.c: delivery complete; .status in data */
+    IVC_FI_KIND_MSG = 1, IVC_FI_KIND_TAGGED,        /* arrive.c */
+    IVC_FI_KIND_ACK,                                /* answer.c: delivered; its error in data */
     IVC_FI_KIND_WRITE, IVC_FI_KIND_READ, IVC_FI_KIND_READ_REPLY,   /* rma.c */
     IVC_FI_KIND_ATOMIC, IVC_FI_KIND_ATOMIC_REPLY,   /* atomic.c */
     IVC_FI_KIND_REACH,                              /* reach.c */
@@ -328,7 +193,7 @@ enum {  /* ivc_fi_header::flags */
     IVC_FI_WITH_DATA = 1,       /* data is remote CQ data */
     IVC_FI_WANT_ACK = 2,        /* answer with IVC_FI_KIND_ACK and the op's id when delivered; the
                                    answer's `data` is 0 or a positive FI_E... */
-    IVC_FI_WANT_REACH = 4,      /* answer with IVC_FI_KIND_REACH if the key's memory can be reached */
+    IVC_FI_WANT_REACH = 4,      /* answer with IVC_FI_KIND_REACH if the memory can be reached */
 };
 
 /* The header of every message; longer ones begin with it.  Little-endian; `len` is its length. */
@@ -361,8 +226,8 @@ extern const struct ivc_fi_kind_ops ivc_fi_receive_msg, ivc_fi_receive_tagged, i
 /* ---------------------------------------------------------------- send.c: operations under way */
 
 /*
- * An operation that could not end in the call that began it.  It ends when `waits` reaches zero: one
- * for the core's on_sent, one for an answer (IVC_FI_WANT_ACK, a read's reply).
+ * An operation that could not end in the call that began it.  It ends when `waits` reaches zero:
+ * one for the core's on_sent, one for an answer (IVC_FI_WANT_ACK, a read's reply).
  */
 struct ivc_fi_op {
     struct ivc_fi_sink sink;            /* for what lands by this operation: replies */
@@ -371,7 +236,7 @@ struct ivc_fi_op {
     struct ivc_fi_peer *peer;
     void *context;
     uint64_t flags;                     /* of the completion: FI_SEND | FI_MSG, ... */
-    uint32_t id;                        /* index and a count of uses: a late answer meets no other */
+    uint32_t id;                        /* index and a count of uses: late answers meet no other */
     uint8_t waits;
     bool answer_due;                    /* one of the waits is an answer of the peer */
     bool report;                        /* a completion is to be written when it went well */
@@ -395,16 +260,16 @@ void ivc_fi_op_sent(void *op, int status);
 void ivc_fi_complete(struct ivc_fi_ep *ep, void *context, uint64_t flags, enum ivc_fi_count count,
                      bool report);
 
-/* Whether an operation with these flags of its own (FI_COMPLETION, ...; `given`: the call had a flags
- * argument, else the endpoint's op_flags count) is to be reported on the transmit queue. */
+/* Whether an operation with these flags (FI_COMPLETION, ...: the call's, or the endpoint's op_flags
+ * for a call without) is to be reported on the transmit queue. */
 static inline bool ivc_fi_report_tx(const struct ivc_fi_ep *ep, uint64_t flags)
 {
     return ep->tx_cq && (!ep->tx_selective || (flags & FI_COMPLETION));
 }
 
 /*
- * A send of either kind (msg.c, tagged.c).  `flags`: FI_COMPLETION, FI_INJECT, FI_DELIVERY_COMPLETE,
- * FI_REMOTE_CQ_DATA, FI_MATCH_COMPLETE...  of this call.  IVC_FI_QUIET: fi_inject(), no completion.
+ * A send of either kind (msg.c, tagged.c).  `flags`: FI_COMPLETION, FI_INJECT, FI_REMOTE_CQ_DATA,
+ * FI_DELIVERY_COMPLETE, ...  of this call.  IVC_FI_QUIET: fi_inject(), no completion.
  */
 #define IVC_FI_QUIET (1ull << 63)
 struct ivc_fi_send {
@@ -419,16 +284,20 @@ ssize_t ivc_fi_send(struct ivc_fi_ep *ep, const struct ivc_fi_send *send);
 
 /* Sends a message of ours that nobody waits for (an acknowledgement): header and payload are copied
  * when it cannot go at once. */
-void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, const struct ivc_fi_header *header,
-                   const void *payload, size_t len);
+void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
+                   const struct ivc_fi_header *header, const void *payload, size_t len);
+/* Those that wait for room: when an endpoint is closed, after its mailbox was. */
+void ivc_fi_answers_free(struct ivc_fi_ep *ep);
 
 /* Ends every operation to that peer with an error; ep.c calls it when a peer is gone. */
 void ivc_fi_send_peer_gone(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer);
+/* Whether bytes of an inject call, which nobody else has any more, have not left yet. */
+bool ivc_fi_send_owes(const struct ivc_fi_ep *ep);
 /* Make and unmake what send.c keeps in an endpoint. */
 int ivc_fi_send_init(struct ivc_fi_ep *ep);
 void ivc_fi_send_free(struct ivc_fi_ep *ep);
 
-/* ---------------------------------------------------------------- receive.c, match.c */
+/* ---------------------------------------------------------------- receive.c, arrive.c, match.c */
 
 /* A receive of either kind.  FI_PEEK, FI_CLAIM, FI_DISCARD, FI_MULTI_RECV as flags. */
 struct ivc_fi_recv {
@@ -452,7 +321,7 @@ void ivc_fi_recv_free(struct ivc_fi_ep *ep);
 extern struct fi_ops_msg ivc_fi_msg_ops;
 extern struct fi_ops_tagged ivc_fi_tagged_ops;
 
-/* ---------------------------------------------------------------- mr.c, rma.c, atomic.c, reach.c */
+/* ---------------------------------------------------------------- mr.c, rma.c, atomic.c, ... */
 
 struct ivc_fi_mr {
     struct fid_mr fid;
@@ -461,16 +330,16 @@ struct ivc_fi_mr {
     struct iovec iov[IVC_FI_IOV_MAX];
     unsigned n_iov;
     uint64_t len;
-    uint64_t base;                      /* what a remote address counts from: 0, or FI_MR_VIRT_ADDR's */
+    uint64_t base;                      /* a remote address counts from: 0, or FI_MR_VIRT_ADDR's */
     struct ivc_fi_cntr *cntr;           /* bound for remote writes */
     struct ivc_fi_ep *ep;               /* FI_MR_ENDPOINT: bound to it */
-    bool enabled, closed;
-    uint32_t holds;                     /* requests under way; frees itself when closed and zero */
+    bool enabled, closed;               /* closed: fi_close() was called; nothing new is taken */
+    struct ivc_fi_landing *holds;       /* requests under way in its memory: fi_close() waits */
     struct ivc_fi_reach_told *told;     /* reach.c: where others know it to be */
 };
 extern struct fi_ops_mr ivc_fi_mr_ops;
-/* 0 and the local memory of [addr, addr + len) under that key, if it may be accessed so (FI_REMOTE_READ,
- * ...); -FI_EACCES, -FI_EKEYREJECTED, -FI_EINVAL. */
+/* 0 and the local memory of [addr, addr + len) under that key, if it may be accessed so
+ * (FI_REMOTE_READ, ...); -FI_EACCES, -FI_EKEYREJECTED, -FI_EINVAL. */
 int ivc_fi_mr_resolve(struct ivc_fi_domain *domain, uint64_t key, uint64_t addr, uint64_t len,
                       uint64_t access, struct iovec *ret_iov, unsigned *ret_n_iov,
                       struct ivc_fi_mr **ret_mr);
@@ -485,7 +354,8 @@ extern struct fi_ops_atomic ivc_fi_atomic_ops;
 int ivc_fi_query_atomic(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op,
                         struct fi_atomic_attr *attr, uint64_t flags);
 void ivc_fi_reach_peer_gone(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer);
-/* When an endpoint is closed: before its mailbox and its core endpoint are. */
+/* When an endpoint is closed: before its core endpoint is; and after that (target.c). */
 void ivc_fi_reach_free(struct ivc_fi_ep *ep);
+void ivc_fi_target_free(struct ivc_fi_ep *ep);
 
 #endif

@@ -8,7 +8,7 @@
  */
 #include "rma.h"
 
-enum { TABLE_MIN = 16 };
+enum { TABLE_MIN = 16, CLOSE_WAIT_MS = 1000 };
 
 /* ---------------------------------------------------------------- the table by key */
 
@@ -68,7 +68,7 @@ static void table_remove(struct ivc_fi_domain *domain, const struct ivc_fi_mr *m
 
     domain->mrs[i] = NULL;
     domain->n_mrs--;
-    for (i = (i + 1) & (domain->mrs_size - 1); domain->mrs[i]; i = (i + 1) & (domain->mrs_size - 1)) {
+    while (domain->mrs[i = (i + 1) & (domain->mrs_size - 1)]) {
         struct ivc_fi_mr *pushed = domain->mrs[i];
 
         domain->mrs[i] = NULL;
@@ -137,51 +137,63 @@ int ivc_fi_mr_find(struct ivc_fi_ep *ep, uint64_t key, uint64_t addr, uint64_t l
 
 /* ---------------------------------------------------------------- one registration */
 
-void ivc_fi_mr_hold(struct ivc_fi_mr *mr)
-{
-    if (mr)
-        mr->holds++;
-}
-
-void ivc_fi_mr_release(struct ivc_fi_mr *mr)
-{
-    if (mr && --mr->holds == 0 && mr->closed)
-        free(mr);
-}
-
 static struct ivc_fi_mr *mr_of(struct fid *fid)
 {
     return (struct ivc_fi_mr *)((char *)fid - offsetof(struct ivc_fi_mr, fid.fid));
 }
 
-/* The key is free at once.  What was under way may still reach the memory, as fi_close(3) says. */
+/* Lets what is under way in the memory end. */
+static void settle(struct ivc_fi_mr *mr)
+{
+    uint64_t end = ivc_now_ns() + CLOSE_WAIT_MS * UINT64_C(1000000);
+
+    while (mr->holds && ivc_now_ns() < end)
+        ivc_fi_ep_progress(mr->holds->ep);
+}
+
+/*
+ * When it is closed, nothing of a peer's touches the memory any more: a write that stopped half way
+ * must not go on in whatever lies there next.  A peer that keeps one from ending is waited for a
+ * second; then the answer is -FI_EBUSY, nothing new is taken, and the caller may try again.
+ */
 static int mr_close(struct fid *fid)
 {
     struct ivc_fi_mr *mr = mr_of(fid);
     struct ivc_fi_domain *domain = mr->domain;
+    int r = 0;
 
     ivc_fi_lock(domain);
     ivc_fi_reach_withdraw(mr);
-    table_remove(domain, mr);
-    if (mr->cntr)
-        mr->cntr->users--;
-    mr->cntr = NULL;
+    mr->enabled = false;
     mr->closed = true;
-    domain->users--;
-    if (mr->holds == 0)
+    settle(mr);
+    if (mr->holds) {
+        r = -FI_EBUSY;
+    } else {
+        table_remove(domain, mr);
+        if (mr->cntr)
+            mr->cntr->users--;
+        domain->users--;
         free(mr);
+    }
     ivc_fi_unlock(domain);
-    return 0;
+    return r;
 }
 
 static int bind_cntr(struct ivc_fi_mr *mr, struct ivc_fi_cntr *cntr, uint64_t flags)
 {
+    int r;
+
     if (flags & ~(uint64_t)FI_REMOTE_WRITE)
         return -FI_EBADFLAGS;
     if (cntr->domain != mr->domain)
         return -FI_EDOMAIN;
     if (mr->cntr)
         return -FI_EBUSY;
+    /* What it counts may come by any endpoint: waiting for it is waiting for all of them. */
+    r = ivc_fi_cntr_widen(cntr);
+    if (r < 0)
+        return r;
     /* Only what comes by request is counted. */
     ivc_fi_reach_withdraw(mr);
     mr->cntr = cntr;
@@ -247,7 +259,7 @@ static int mr_control(struct fid *fid, int command, void *arg)
     if (command == FI_GET_RAW_MR)
         r = raw_attr(mr, arg);
     else if (command == FI_ENABLE)
-        mr->enabled = true;
+        mr->enabled = !mr->closed;
     else if (command == FI_REFRESH)
         ivc_fi_reach_withdraw(mr);      /* other memory may lie at the same address now */
     else
@@ -311,7 +323,9 @@ static void fill(struct ivc_fi_mr *mr, const struct fi_mr_attr *attr, uint64_t f
 {
     struct ivc_fi_domain *domain = mr->domain;
 
-    mr->fid.fid = (struct fid){ .fclass = FI_CLASS_MR, .context = attr->context, .ops = &mr_fid_ops };
+    mr->fid.fid.fclass = FI_CLASS_MR;
+    mr->fid.fid.context = attr->context;
+    mr->fid.fid.ops = &mr_fid_ops;
     mr->fid.mem_desc = mr;
     mr->fid.key = choose_key(domain, attr->requested_key);
     mr->access = attr->access;

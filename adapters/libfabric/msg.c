@@ -93,6 +93,8 @@ static ssize_t msg_inject(struct fid_ep *fid, const void *buf, size_t len, fi_ad
 {
     const struct iovec iov = { (void *)buf, len };
 
+    if (len > IVC_FI_INJECT_MAX)
+        return -FI_EMSGSIZE;
     return put(ep_of(fid), &iov, 1, to, 0, FI_INJECT | IVC_FI_QUIET, NULL);
 }
 
@@ -111,6 +113,8 @@ static ssize_t msg_injectdata(struct fid_ep *fid, const void *buf, size_t len, u
 {
     const struct iovec iov = { (void *)buf, len };
 
+    if (len > IVC_FI_INJECT_MAX)
+        return -FI_EMSGSIZE;
     return put(ep_of(fid), &iov, 1, to, data, FI_INJECT | FI_REMOTE_CQ_DATA | IVC_FI_QUIET, NULL);
 }
 

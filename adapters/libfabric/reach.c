@@ -4,9 +4,9 @@
  *
  * Only the owner of a key knows what it stands for, and keys are used again.  So the owner keeps
  * entries in the region, which others read and only it writes: what lies under the key, and a stamp
- * that is never the same for two registrations.  The first operation on a key is a request that asks;
- * the owner's answer names the entry and its stamp.  From then on the initiator looks at the stamp
- * before each access: as long as it is the one that it knows, so is everything else.
+ * that is never the same for two registrations.  The first operation on a key is a request that
+ * asks; the owner's answer names the entry and its stamp.  From then on the initiator looks at the
+ * stamp before each access: as long as it is the one that it knows, so is everything else.
  *
  * What remains the application's duty, as with every RMA: it must not close a registration while
  * operations on it may be under way (fi_close(3)).  An access that has looked at the stamp before
@@ -238,7 +238,6 @@ void ivc_fi_reach_free(struct ivc_fi_ep *ep)
             forget_endpoint(ep, domain->mrs[i]);
     for (struct ivc_fi_peer *peer = ep->peers; peer; peer = peer->next)
         ivc_fi_reach_peer_gone(ep, peer);
-    ivc_fi_target_free(ep);
     free(ep->reach);
     ep->reach = NULL;
 }
@@ -257,7 +256,7 @@ void *ivc_fi_reach_find_known(struct ivc_fi_peer *peer, uint64_t key, uint64_t a
     /* Somebody died or left: his memory may be another's soon.  Progress finds out who it was. */
     if (ivc_region_alarm(peer->reach->region))
         return NULL;
-    /* Acquire: pairs with the release in withdraw(); what we do next is not done before we looked. */
+    /* Acquire: pairs with the release in withdraw(); what we do next is done after the look. */
     if (ivc_load_acquire(known->word) != known->stamp) {
         known->stamp = 0;
         known->asked = 0;
@@ -288,7 +287,7 @@ uint16_t ivc_fi_reach_ask(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint64
         *known = (struct ivc_fi_reach_key){ .key = key };
     if (known->stamp != 0)
         return 0;
-    /* The operation that asks is under way already; in a stream one question is enough for a while. */
+    /* The operation that asks is under way already; in a stream one question in many is enough. */
     return known->asked++ % ASK_EVERY == 0 || peer->n_ops <= 1 ? IVC_FI_WANT_REACH : 0;
 }
 
@@ -306,7 +305,7 @@ static int learn(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, const struct re
                               &memory) != 0)
         return -FI_EINVAL;
     entry = (struct entry *)memory + header->index;
-    /* Acquire, twice: pairs with the release in publish(), and the fields are those of this stamp. */
+    /* Acquire, twice: pairs with the release in publish(); the fields are those of this stamp. */
     if (ivc_load_acquire(&entry->stamp) != known.stamp)
         return -FI_EKEYREJECTED;
     key = ivc_load_relaxed(&entry->key);

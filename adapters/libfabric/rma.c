@@ -13,28 +13,6 @@
 
 /* ---------------------------------------------------------------- what all beginnings share */
 
-void ivc_fi_gather(void *to, const struct iovec *iov, unsigned n_iov)
-{
-    char *at = to;
-
-    for (unsigned i = 0; i < n_iov; i++) {
-        if (iov[i].iov_len > 0)
-            memcpy(at, iov[i].iov_base, iov[i].iov_len);
-        at += iov[i].iov_len;
-    }
-}
-
-void ivc_fi_scatter(const struct iovec *iov, unsigned n_iov, const void *from)
-{
-    const char *at = from;
-
-    for (unsigned i = 0; i < n_iov; i++) {
-        if (iov[i].iov_len > 0)
-            memcpy(iov[i].iov_base, at, iov[i].iov_len);
-        at += iov[i].iov_len;
-    }
-}
-
 int ivc_fi_rma_begin(struct ivc_fi_ep *ep, fi_addr_t to, struct ivc_fi_rma_call *call)
 {
     int r;
@@ -149,8 +127,8 @@ static char *direct(const struct rma *rma, uint64_t access)
 }
 
 static struct ivc_fi_rma_header header_of(struct ivc_fi_ep *ep, const struct rma *rma,
-                                   enum ivc_fi_kind kind, uint16_t flags, size_t len,
-                                   const struct ivc_fi_op *op)
+                                          enum ivc_fi_kind kind, uint16_t flags, size_t len,
+                                          const struct ivc_fi_op *op)
 {
     return (struct ivc_fi_rma_header){
         .base = {
@@ -170,7 +148,8 @@ static struct ivc_fi_rma_header header_of(struct ivc_fi_ep *ep, const struct rma
 /* ---------------------------------------------------------------- writes */
 
 /* Of several segments the list goes before the bytes, as one buffer of ours. */
-static int send_several(struct ivc_fi_op *op, const struct rma *rma, const struct ivc_fi_rma_header *header)
+static int send_several(struct ivc_fi_op *op, const struct rma *rma,
+                        const struct ivc_fi_rma_header *header)
 {
     size_t list = rma->n_remote * sizeof *rma->remote;
     char *staging = op->staging = malloc(list + op->len);
@@ -203,31 +182,35 @@ static int write_by_request(struct ivc_fi_ep *ep, const struct rma *rma, size_t 
                            !(rma->call.flags & FI_INJECT));
 }
 
+/* A copy, or by request. */
+static int write_now(struct ivc_fi_ep *ep, const struct rma *rma, size_t len)
+{
+    char *memory = rma->call.flags & FI_REMOTE_CQ_DATA ? NULL : direct(rma, FI_REMOTE_WRITE);
+
+    if (!memory)
+        return write_by_request(ep, rma, len);
+    /* Plain stores.  A message that we send later is published with release, so whoever takes it
+     * finds these bytes. */
+    ivc_fi_gather(memory, rma->iov, (unsigned)rma->n_iov);
+    ivc_fi_rma_ended(ep, &rma->call);
+    return 0;
+}
+
 static ssize_t rma_write(struct ivc_fi_ep *ep, struct rma *rma)
 {
     size_t len;
-    char *memory;
-    int r;
+    int r = check(rma, &len);
 
-    ivc_fi_lock(ep->domain);
+    if (r != 0)
+        return r;
+    if ((rma->call.flags & FI_INJECT) && len > IVC_FI_INJECT_MAX)
+        return -FI_EMSGSIZE;
     rma->call.report_flags = FI_RMA | FI_WRITE;
     rma->call.count = IVC_FI_COUNT_WRITE;
-    r = check(rma, &len);
-    if (r == 0 && (rma->call.flags & FI_INJECT) && len > IVC_FI_INJECT_MAX)
-        r = -FI_EMSGSIZE;
+    ivc_fi_lock(ep->domain);
+    r = ivc_fi_rma_begin(ep, rma->to, &rma->call);
     if (r == 0)
-        r = ivc_fi_rma_begin(ep, rma->to, &rma->call);
-    if (r == 0) {
-        memory = rma->call.flags & FI_REMOTE_CQ_DATA ? NULL : direct(rma, FI_REMOTE_WRITE);
-        if (memory) {
-            /* Plain stores.  A message that we send later is published with release, so whoever
-             * takes it finds these bytes. */
-            ivc_fi_gather(memory, rma->iov, (unsigned)rma->n_iov);
-            ivc_fi_rma_ended(ep, &rma->call);
-        } else {
-            r = write_by_request(ep, rma, len);
-        }
-    }
+        r = write_now(ep, rma, len);
     ivc_fi_unlock(ep->domain);
     return r;
 }
@@ -257,27 +240,30 @@ static int read_by_request(struct ivc_fi_ep *ep, const struct rma *rma, size_t l
     return ivc_fi_rma_send(op, &header.base, &list, rma->n_remote > 1, false);
 }
 
+static int read_now(struct ivc_fi_ep *ep, const struct rma *rma, size_t len)
+{
+    const char *memory = direct(rma, FI_REMOTE_READ);
+
+    if (!memory)
+        return read_by_request(ep, rma, len);
+    ivc_fi_scatter(rma->iov, (unsigned)rma->n_iov, memory);
+    ivc_fi_rma_ended(ep, &rma->call);
+    return 0;
+}
+
 static ssize_t rma_read(struct ivc_fi_ep *ep, struct rma *rma)
 {
     size_t len;
-    char *memory;
-    int r;
+    int r = check(rma, &len);
 
-    ivc_fi_lock(ep->domain);
+    if (r != 0)
+        return r;
     rma->call.report_flags = FI_RMA | FI_READ;
     rma->call.count = IVC_FI_COUNT_READ;
-    r = check(rma, &len);
+    ivc_fi_lock(ep->domain);
+    r = ivc_fi_rma_begin(ep, rma->to, &rma->call);
     if (r == 0)
-        r = ivc_fi_rma_begin(ep, rma->to, &rma->call);
-    if (r == 0) {
-        memory = direct(rma, FI_REMOTE_READ);
-        if (memory) {
-            ivc_fi_scatter(rma->iov, (unsigned)rma->n_iov, memory);
-            ivc_fi_rma_ended(ep, &rma->call);
-        } else {
-            r = read_by_request(ep, rma, len);
-        }
-    }
+        r = read_now(ep, rma, len);
     ivc_fi_unlock(ep->domain);
     return r;
 }

@@ -12,11 +12,8 @@
  * is not reached through this one. */
 int ivc_fi_mr_find(struct ivc_fi_ep *ep, uint64_t key, uint64_t addr, uint64_t len, uint64_t access,
                    struct iovec *ret_iov, unsigned *ret_n_iov, struct ivc_fi_mr **ret_mr);
-/* A registration that something is on its way into or out of outlives its fi_close(). */
-void ivc_fi_mr_hold(struct ivc_fi_mr *mr);
-void ivc_fi_mr_release(struct ivc_fi_mr *mr);
 
-/* ---------------------------------------------------------------- rma.c: an operation's beginning */
+/* ---------------------------------------------------------------- rma.c: how operations begin */
 
 /* How a call wants its end to be reported, taken from its flags. */
 struct ivc_fi_rma_call {
@@ -52,8 +49,27 @@ static inline size_t ivc_fi_iov_len(const struct iovec *iov, unsigned n_iov)
 }
 
 /* Copies between a buffer and segments; the segments' length counts. */
-void ivc_fi_gather(void *to, const struct iovec *iov, unsigned n_iov);
-void ivc_fi_scatter(const struct iovec *iov, unsigned n_iov, const void *from);
+static inline void ivc_fi_gather(void *to, const struct iovec *iov, unsigned n_iov)
+{
+    char *at = to;
+
+    for (unsigned i = 0; i < n_iov; i++) {
+        if (iov[i].iov_len > 0)
+            memcpy(at, iov[i].iov_base, iov[i].iov_len);
+        at += iov[i].iov_len;
+    }
+}
+
+static inline void ivc_fi_scatter(const struct iovec *iov, unsigned n_iov, const void *from)
+{
+    const char *at = from;
+
+    for (unsigned i = 0; i < n_iov; i++) {
+        if (iov[i].iov_len > 0)
+            memcpy(iov[i].iov_base, at, iov[i].iov_len);
+        at += iov[i].iov_len;
+    }
+}
 
 /* Requests for memory.  One segment is in the header; of several the header has the sum of lengths,
  * and their list opens the payload. */
@@ -73,6 +89,7 @@ struct ivc_fi_landing {
     struct ivc_fi_ep *ep;
     struct ivc_fi_peer *peer;
     struct ivc_fi_mr *mr;           /* held; NULL: several or none */
+    struct ivc_fi_landing *next_of_mr, **prev_of_mr;    /* mr->holds */
     uint64_t data;                  /* remote CQ data */
     uint64_t len;
     uint32_t id;
@@ -85,12 +102,14 @@ struct ivc_fi_target;
 struct ivc_fi_landing *ivc_fi_landing_get(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
                                           const struct ivc_fi_header *header);
 void ivc_fi_landing_put(struct ivc_fi_landing *landing);
-/* Lets the whole payload land in memory of ours; `done` finds it in landing->staging. */
-void ivc_fi_landing_stage(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
-                          struct ivc_message *message, const struct ivc_fi_header *header,
-                          void (*done)(struct ivc_fi_ep *ep, struct ivc_message *message,
-                                       int status));
-void ivc_fi_target_free(struct ivc_fi_ep *ep);
+/* The landing uses that registration's memory, until it is put. */
+void ivc_fi_landing_hold(struct ivc_fi_landing *landing, struct ivc_fi_mr *mr);
+/* Lets the whole payload land in memory of ours; `done` finds it in landing->staging.  Answers 0 or
+ * a positive FI_E..., of which the peer is to be told. */
+int ivc_fi_landing_stage(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
+                         struct ivc_message *message, const struct ivc_fi_header *header,
+                         void (*done)(struct ivc_fi_ep *ep, struct ivc_message *message,
+                                      int status));
 
 /* Tells the initiator how it ended, if it wants to know: `error` 0 or positive FI_E... */
 void ivc_fi_target_ack(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint16_t flags, uint32_t id,
@@ -113,8 +132,16 @@ bool ivc_fi_atomic_is_native(enum fi_datatype datatype);
 /* Applies a valid operation to `count` elements.  `operand` may be NULL for FI_ATOMIC_READ, `compare`
  * for all but compare operations; `result` (what was there before) when nobody asks.  Only `target`
  * may be shared; the others are private, of any alignment. */
-void ivc_fi_atomic_apply(enum fi_datatype datatype, enum fi_op op, void *target, const void *operand,
-                         const void *compare, void *result, size_t count);
+void ivc_fi_atomic_apply(enum fi_datatype datatype, enum fi_op op, void *target,
+                         const void *operand, const void *compare, void *result, size_t count);
+
+/* Calls of struct fi_ops_atomic that ask what there is. */
+int ivc_fi_atomic_writevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op,
+                             size_t *ret_count);
+int ivc_fi_atomic_readwritevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op,
+                                 size_t *ret_count);
+int ivc_fi_atomic_compwritevalid(struct fid_ep *fid, enum fi_datatype datatype, enum fi_op op,
+                                 size_t *ret_count);
 
 /* The rights that the target's registration must give. */
 static inline uint64_t ivc_fi_atomic_access(enum ivc_fi_atomic_mode mode, enum fi_op op)
@@ -131,7 +158,7 @@ struct ivc_fi_atomic_header {
     uint8_t datatype, op, mode, n_segments;
     uint32_t count;                 /* elements, of all segments */
 };
-_Static_assert(sizeof(struct ivc_fi_atomic_header) <= IVC_MESSAGE_HEADER_MAX, "a header of a message");
+_Static_assert(sizeof(struct ivc_fi_atomic_header) <= IVC_MESSAGE_HEADER_MAX, "of a message");
 
 enum {
     IVC_FI_ATOMIC_REQUEST_MAX = 2 * IVC_FI_ATOMIC_MAX

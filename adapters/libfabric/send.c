@@ -27,6 +27,7 @@ int ivc_fi_send_init(struct ivc_fi_ep *ep)
 
 void ivc_fi_send_free(struct ivc_fi_ep *ep)
 {
+    ivc_fi_answers_free(ep);
     for (uint32_t i = 0; ep->ops && i < ep->n_ops_used; i++)
         free(ep->ops[i].staging);
     free(ep->ops);
@@ -124,8 +125,14 @@ void ivc_fi_op_done(struct ivc_fi_op *op, int status)
     ivc_fi_op_put(op);
 }
 
-void ivc_fi_op_sent(void *op, int status)
+void ivc_fi_op_sent(void *arg, int status)
 {
+    struct ivc_fi_op *op = arg;
+
+    if (status != 0 && op->answer_due) {
+        op->answer_due = false;     /* what was not sent is not answered */
+        op->waits--;
+    }
     ivc_fi_op_done(op, ivc_fi_error(status));
 }
 
@@ -141,58 +148,16 @@ void ivc_fi_send_peer_gone(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer)
     }
 }
 
-/* ---------------------------------------------------------------- answers */
-
-static void start_ack(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_message *message,
-                      const struct ivc_fi_header *header)
+bool ivc_fi_send_owes(const struct ivc_fi_ep *ep)
 {
-    struct ivc_fi_op *op = ivc_fi_op_find(ep, peer, header->id);
-    int error = header->data <= INT32_MAX ? (int)header->data : FI_EOTHER;
+    for (uint32_t i = 0; ep->ops && ep->n_ops > 0 && i < ep->n_ops_used; i++) {
+        const struct ivc_fi_op *op = &ep->ops[i];
 
-    (void)message;
-    if (!op || !op->answer_due)
-        return;
-    op->answer_due = false;
-    ivc_fi_op_done(op, -error);
-}
-
-const struct ivc_fi_kind_ops ivc_fi_receive_ack = {
-    .header_min = sizeof(struct ivc_fi_header), .start = start_ack,
-};
-
-struct answer {
-    char header[IVC_MESSAGE_HEADER_MAX];
-    char payload[];
-};
-
-static void answer_sent(void *answer, int status)
-{
-    (void)status;       /* a peer that is gone waits for nothing */
-    free(answer);
-}
-
-void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
-                   const struct ivc_fi_header *header, const void *payload, size_t len)
-{
-    struct iovec iov = { (void *)payload, len };
-    unsigned n_iov = len > 0;
-    struct answer *answer;
-    int r = ivc_mailbox_try_send(ep->mailbox, peer->peer, header, &iov, n_iov);
-
-    if (OFTEN(r != IVC_E_FULL))
-        return;
-    answer = malloc(sizeof *answer + len);
-    if (!answer) {
-        IVC_FI_WARN("no memory for an answer of %zu bytes: its receiver will wait in vain", len);
-        return;
+        /* One wait more than that for the peer's answer: the core has the bytes still. */
+        if (op->peer && op->staging && op->waits > op->answer_due)
+            return true;
     }
-    memcpy(answer->header, header, header->len);
-    if (len > 0)
-        memcpy(answer->payload, payload, len);
-    iov.iov_base = answer->payload;
-    r = ivc_mailbox_send(ep->mailbox, peer->peer, answer->header, &iov, n_iov, answer_sent, answer);
-    if (r < 0)
-        free(answer);
+    return false;
 }
 
 /* ---------------------------------------------------------------- sends */
@@ -311,12 +276,13 @@ static ssize_t send_other(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
                           const struct ivc_fi_send *send)
 {
     const uint64_t unknown = FI_MULTICAST | FI_TRIGGER | FI_COMMIT_COMPLETE;
-    size_t len = length(send);
     struct ivc_fi_header header;
+    size_t len;
     int r;
 
     if (send->n_iov > IVC_FI_IOV_MAX || (send->flags & unknown))
         return -FI_EINVAL;
+    len = length(send);
     if ((send->flags & FI_INJECT) && len > IVC_FI_INJECT_MAX)
         return -FI_EMSGSIZE;
     if ((send->flags & FI_FENCE) && peer->n_ops > 0) {

@@ -98,6 +98,8 @@ static ssize_t tagged_inject(struct fid_ep *fid, const void *buf, size_t len, fi
 {
     const struct iovec iov = { (void *)buf, len };
 
+    if (len > IVC_FI_INJECT_MAX)
+        return -FI_EMSGSIZE;
     return put(ep_of(fid), &iov, 1, to, tag, 0, FI_INJECT | IVC_FI_QUIET, NULL);
 }
 
@@ -116,6 +118,8 @@ static ssize_t tagged_injectdata(struct fid_ep *fid, const void *buf, size_t len
 {
     const struct iovec iov = { (void *)buf, len };
 
+    if (len > IVC_FI_INJECT_MAX)
+        return -FI_EMSGSIZE;
     return put(ep_of(fid), &iov, 1, to, tag, data, FI_INJECT | FI_REMOTE_CQ_DATA | IVC_FI_QUIET,
                NULL);
 }

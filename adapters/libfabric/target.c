@@ -86,11 +86,31 @@ struct ivc_fi_landing *ivc_fi_landing_get(struct ivc_fi_ep *ep, struct ivc_fi_pe
     return landing;
 }
 
+void ivc_fi_landing_hold(struct ivc_fi_landing *landing, struct ivc_fi_mr *mr)
+{
+    landing->mr = mr;
+    landing->next_of_mr = mr->holds;
+    landing->prev_of_mr = &mr->holds;
+    if (mr->holds)
+        mr->holds->prev_of_mr = &landing->next_of_mr;
+    mr->holds = landing;
+}
+
+static void release(struct ivc_fi_landing *landing)
+{
+    if (!landing->mr)
+        return;
+    *landing->prev_of_mr = landing->next_of_mr;
+    if (landing->next_of_mr)
+        landing->next_of_mr->prev_of_mr = landing->prev_of_mr;
+    landing->mr = NULL;
+}
+
 void ivc_fi_landing_put(struct ivc_fi_landing *landing)
 {
     struct ivc_fi_target *target = landing->ep->target;
 
-    ivc_fi_mr_release(landing->mr);
+    release(landing);
     if (landing->staging != target->staging)
         free(landing->staging);
     landing->staging = NULL;
@@ -110,30 +130,28 @@ static char *staging_for(struct ivc_fi_target *target, const struct ivc_fi_landi
     return malloc(len);
 }
 
-void ivc_fi_landing_stage(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
-                          struct ivc_message *message, const struct ivc_fi_header *header,
-                          void (*done)(struct ivc_fi_ep *ep, struct ivc_message *message,
-                                       int status))
+int ivc_fi_landing_stage(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
+                         struct ivc_message *message, const struct ivc_fi_header *header,
+                         void (*done)(struct ivc_fi_ep *ep, struct ivc_message *message,
+                                      int status))
 {
     struct ivc_fi_landing *landing = ivc_fi_landing_get(ep, peer, header);
 
-    if (!landing) {
-        ivc_fi_target_ack(ep, peer, header->flags, header->id, FI_ENOMEM);
-        return;
-    }
+    if (!landing)
+        return FI_ENOMEM;
     landing->sink.done = done;
     landing->len = message->len;
     if (message->len > 0) {
         landing->staging = staging_for(ep->target, landing, message->len);
         if (!landing->staging) {
             ivc_fi_landing_put(landing);
-            ivc_fi_target_ack(ep, peer, header->flags, header->id, FI_ENOMEM);
-            return;
+            return FI_ENOMEM;
         }
         message->iov[0] = (struct iovec){ landing->staging, message->len };
         message->n_iov = 1;
     }
     message->arg = landing;
+    return 0;
 }
 
 void ivc_fi_target_ack(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint16_t flags, uint32_t id,
@@ -153,6 +171,6 @@ void ivc_fi_target_ack(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint16_t 
 void ivc_fi_target_count(struct ivc_fi_ep *ep, struct ivc_fi_mr *mr, enum ivc_fi_count count)
 {
     ivc_fi_cntr_bump(ep->cntrs[count], false);
-    if (count == IVC_FI_COUNT_REMOTE_WRITE && mr && !mr->closed)
+    if (count == IVC_FI_COUNT_REMOTE_WRITE && mr)
         ivc_fi_cntr_bump(mr->cntr, false);
 }

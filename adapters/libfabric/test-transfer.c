@@ -65,7 +65,7 @@ static struct ivc_fi_header sent;
 static char sent_bytes[8192];
 static size_t sent_len;
 static unsigned n_sent, n_queued, n_accepted, n_progress;
-static struct { ivc_message_sent_fn *fn; void *arg; } queued[IVC_FI_QUEUE_SIZE + 1];
+static struct { ivc_message_sent_fn *fn; void *arg; } queued[2 * IVC_FI_QUEUE_SIZE + 1];
 static struct {
     struct ivc_arrival *offer;
     struct iovec iov[IVC_FI_IOV_MAX];
@@ -122,6 +122,14 @@ size_t ivc_mailbox_whole_max(const struct ivc_mailbox *mailbox, uint32_t header_
     return 2048;
 }
 
+static unsigned n_watched;
+
+void ivc_endpoint_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    (void)endpoint, (void)peer;
+    n_watched++;
+}
+
 int ivc_mailbox_progress(struct ivc_mailbox *mailbox)
 {
     (void)mailbox;
@@ -169,8 +177,8 @@ static void expect_error(void *context, uint64_t flags, int err)
 
 static char pattern[4096];
 
-static struct ivc_message start(unsigned from, enum ivc_fi_kind kind, uint64_t tag, uint16_t flags,
-                                size_t len, struct ivc_arrival *offer)
+static struct ivc_message incoming(unsigned from, enum ivc_fi_kind kind, uint64_t tag,
+                                   uint16_t flags, size_t len, struct ivc_arrival *offer)
 {
     struct ivc_fi_header header = {
         .len = sizeof header, .kind = (uint8_t)kind, .flags = flags, .id = 77, .tag = tag,
@@ -208,7 +216,7 @@ static void done(struct ivc_message *message, int status)
 
 static void arrive(unsigned from, enum ivc_fi_kind kind, uint64_t tag, uint16_t flags, size_t len)
 {
-    struct ivc_message message = start(from, kind, tag, flags, len, NULL);
+    struct ivc_message message = incoming(from, kind, tag, flags, len, NULL);
 
     CHECK(!message.later);
     done(&message, 0);
@@ -263,6 +271,7 @@ static void test_posted(void)
     CHECK(holds(100) && events[0].source == 1 && events[0].entry.data == 9);
 
     CHECK(trecv(60, 1, 6, 0, CONTEXT(1)) == 0);
+    CHECK(n_watched == 1);
     arrive(0, T, 6, 0, 10);         /* not for that one */
     arrive(1, T, 6, 0, 100);
     expect_error(CONTEXT(1), TF, FI_ETRUNC);
@@ -273,6 +282,7 @@ static void test_posted(void)
     arrive(0, T, 7, 0, 0);
     expect(NULL, TF, 0, 7);
     CHECK(trecv(60, 7, 6, 0, NULL) == -FI_EHOSTUNREACH);
+    CHECK(n_watched == 2);          /* each once */
     over();
 }
 
@@ -304,14 +314,14 @@ static void test_arriving_and_offered(void)
     struct ivc_message train, offered;
 
     begin();
-    train = start(0, T, 1, 0, 3000, NULL);
+    train = incoming(0, T, 1, 0, 3000, NULL);
     CHECK(trecv(4096, ANYONE, 1, 0, CONTEXT(0)) == 0);
     CHECK(n_events == 0);
     done(&train, 0);
     expect(CONTEXT(0), TF, 3000, 1);
     CHECK(holds(3000));
 
-    offered = start(0, T, 2, IVC_FI_WANT_ACK, 4000, offer);
+    offered = incoming(0, T, 2, IVC_FI_WANT_ACK, 4000, offer);
     CHECK(offered.later && n_accepted == 0);
     CHECK(trecv(1000, ANYONE, 2, 0, CONTEXT(1)) == 0);
     CHECK(n_accepted == 1 && accepted.offer == offer && accepted.iov[0].iov_base == buffer);
@@ -322,7 +332,7 @@ static void test_arriving_and_offered(void)
     CHECK(holds(1000));
 
     CHECK(trecv(4096, ANYONE, 3, 0, CONTEXT(2)) == 0);
-    offered = start(0, T, 3, 0, 4000, offer);   /* a receive waits: no need to leave it */
+    offered = incoming(0, T, 3, 0, 4000, offer);   /* a receive waits: no need to leave it */
     CHECK(!offered.later && offered.n_iov == 1);
     done(&offered, 0);
     expect(CONTEXT(2), TF, 4000, 3);
@@ -351,12 +361,12 @@ static void test_peek(void)
     expect(CONTEXT(1), TF, 300, 1);
     CHECK(holds(300));
 
-    message = start(0, T, 2, 0, 4000, offer);
+    message = incoming(0, T, 2, 0, 4000, offer);
     CHECK(trecvmsg(0, 2, 0, FI_PEEK | FI_DISCARD, CONTEXT(4)) == 0);
     expect(CONTEXT(4), TF, 4000, 2);
     CHECK(n_accepted == 1 && accepted.n_iov == 0);
     move(4000, 0);
-    message = start(0, T, 3, 0, 4000, NULL);                /* half of it has come */
+    message = incoming(0, T, 3, 0, 4000, NULL);                /* half of it has come */
     CHECK(trecvmsg(0, 3, 0, FI_PEEK | FI_CLAIM, CONTEXT(5)) == 0);
     expect(CONTEXT(5), TF, 4000, 3);
     CHECK(trecvmsg(0, 3, 0, FI_DISCARD | FI_CLAIM, CONTEXT(5)) == 0);
@@ -388,8 +398,8 @@ static void test_multi(void)
     CHECK(recvmsg_multi(400, CONTEXT(0)) == 0);
     expect(CONTEXT(0), MF, 100, 0);
     CHECK(events[0].entry.buf == buffer);
-    a = start(0, M, 0, 0, 100, NULL);
-    b = start(1, M, 0, 0, 150, NULL);       /* less than 64 are left: it is used up */
+    a = incoming(0, M, 0, 0, 100, NULL);
+    b = incoming(1, M, 0, 0, 150, NULL);       /* less than 64 are left: it is used up */
     CHECK(a.iov[0].iov_base == buffer + 100 && b.iov[0].iov_base == buffer + 200);
     arrive(0, M, 0, 0, 10);                 /* for the next one */
     done(&b, 0);
@@ -404,7 +414,7 @@ static void test_multi(void)
     CHECK(ivc_fi_recv_cancel(&ep, CONTEXT(2)) == 0);
     expect_error(CONTEXT(2), MF | FI_MULTI_RECV, FI_ECANCELED);
     CHECK(recvmsg_multi(400, CONTEXT(3)) == 0);
-    a = start(0, M, 0, 0, 100, NULL);
+    a = incoming(0, M, 0, 0, 100, NULL);
     CHECK(ivc_fi_recv_cancel(&ep, CONTEXT(3)) == 0);
     CHECK(ivc_fi_recv_cancel(&ep, CONTEXT(3)) == -FI_ENOENT);
     done(&a, 0);
@@ -420,10 +430,10 @@ static void test_gone(void)
 
     begin();
     arrive(0, T, 1, 0, 10);
-    half = start(0, T, 2, 0, 4000, NULL);
-    taken = start(0, T, 3, 0, 4000, NULL);
-    offered = start(0, T, 4, 0, 4000, offer);
-    claimed = start(0, T, 6, 0, 4000, offer);
+    half = incoming(0, T, 2, 0, 4000, NULL);
+    taken = incoming(0, T, 3, 0, 4000, NULL);
+    offered = incoming(0, T, 4, 0, 4000, offer);
+    claimed = incoming(0, T, 6, 0, 4000, offer);
     CHECK(trecv(10, 0, 3, 0, CONTEXT(0)) == 0);
     CHECK(trecv(10, 0, 5, 0, CONTEXT(1)) == 0);
     CHECK(trecv(10, ANYONE, 5, 0, CONTEXT(2)) == 0);
@@ -541,6 +551,29 @@ static void test_acknowledged(void)
     over();
 }
 
+/* A peer that asks for answers and takes none. */
+static void test_unanswered(void)
+{
+    begin();
+    next_answer = IVC_E_FULL;
+    for (unsigned i = 0; i < 2 * IVC_FI_QUEUE_SIZE + 5; i++) {
+        CHECK(trecv(10, ANYONE, 1, 0, CONTEXT(0)) == 0);
+        arrive(0, T, 1, IVC_FI_WANT_ACK, 10);
+        expect(CONTEXT(0), TF, 10, 1);
+        n_events = n_read = 0;
+    }
+    CHECK(n_queued == 2 * IVC_FI_QUEUE_SIZE && peers[0].n_answers == n_queued);
+    queued[5].fn(queued[5].arg, 0);
+    CHECK(peers[0].n_answers == n_queued - 1);
+    n_queued = 0;
+    CHECK(trecv(10, ANYONE, 1, 0, CONTEXT(0)) == 0);
+    arrive(0, T, 1, IVC_FI_WANT_ACK, 10);
+    expect(CONTEXT(0), TF, 10, 1);
+    CHECK(n_queued == 1 && sent.kind == IVC_FI_KIND_ACK);
+    over();
+    CHECK(peers[0].n_answers == 0);
+}
+
 static void test_exhausted(void)
 {
     begin();
@@ -565,5 +598,6 @@ static const struct check_case cases[] = {
     { "sends", test_send, 0 },
     { "acknowledged sends", test_acknowledged, 0 },
     { "too many under way", test_exhausted, 0 },
+    { "answers that nobody takes", test_unanswered, 0 },
 };
 CHECK_MAIN(cases)

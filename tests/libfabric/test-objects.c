@@ -14,6 +14,7 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 #include <string.h>
 #include <time.h>
@@ -39,7 +40,7 @@ static struct fi_info *make_hints(void)
     CHECK(hints != NULL);
     hints->fabric_attr->prov_name = strdup("ivc");
     hints->ep_attr->type = FI_EP_RDM;
-    hints->caps = FI_MSG | FI_TAGGED | FI_SOURCE;
+    hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_SOURCE;
     return hints;
 }
 
@@ -161,6 +162,7 @@ static void open_domain(enum fi_threading threading)
     struct fi_info *hints = make_hints();
 
     hints->domain_attr->threading = threading;
+    hints->domain_attr->av_type = FI_AV_TABLE;
     CHECK_EQ(ask(hints, &info), 0);
     CHECK_EQ(fi_fabric(info->fabric_attr, &fabric, NULL), 0);
     CHECK_EQ(fi_domain(fabric, info, &domain, NULL), 0);
@@ -238,7 +240,7 @@ static void test_av_event(void)
     fi_addr_t addr;
 
     CHECK_EQ(fi_eq_open(fabric, &eq_attr, &eq, NULL), 0);
-    /* The domain's kind is a table. */
+    /* The domain's kind is a table, as the hints said. */
     CHECK_EQ(fi_av_open(domain, &attr, &av, NULL), -FI_EINVAL);
     attr.type = FI_AV_UNSPEC;
     CHECK_EQ(fi_av_open(domain, &attr, &av, NULL), 0);
@@ -401,6 +403,19 @@ static double cpu_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Until it sleeps for nothing: a wake-up may be meant for somebody who has gone to sleep before. */
+static void sleep_soundly(struct side *side, struct fid *fid, struct pollfd *on)
+{
+    struct fi_cq_tagged_entry entry;
+    unsigned n = 0;
+
+    do {
+        CHECK(n++ < 10);
+        CHECK_EQ(fi_cq_read(side->cq, &entry, 1), -FI_EAGAIN);
+        CHECK_EQ(fi_trywait(fabric, &fid, 1), 0);
+    } while (poll(on, 1, 50) != 0);
+}
+
 static void test_sread(void)
 {
     struct side a, b;
@@ -443,9 +458,7 @@ static void test_sread(void)
     CHECK_EQ(fi_trecv(b.ep, &c, 1, NULL, FI_ADDR_UNSPEC, 1, 0, NULL), 0);
     fid = &b.cq->fid;
     CHECK_EQ(fi_control(fid, FI_GETWAIT, &on.fd), 0);
-    CHECK_EQ(fi_cq_read(b.cq, &entry, 1), -FI_EAGAIN);
-    CHECK_EQ(fi_trywait(fabric, &fid, 1), 0);
-    CHECK_EQ(poll(&on, 1, 50), 0);
+    sleep_soundly(&b, fid, &on);
     CHECK_EQ(fi_tinject(a.ep, "n", 1, to_b, 1), 0);
     CHECK_EQ(poll(&on, 1, 10000), 1);
     read_one(&b, &a, &entry, NULL);
@@ -487,6 +500,56 @@ static void test_cntr(void)
     CHECK_EQ(fi_close(&cntr->fid), 0);
 }
 
+static struct fid_cntr *count_writes(char *memory, uint64_t key, struct fid_mr **ret_mr)
+{
+    struct fi_cntr_attr attr = { .wait_obj = FI_WAIT_UNSPEC };
+    struct fid_cntr *cntr;
+
+    CHECK_EQ(fi_cntr_open(domain, &attr, &cntr, NULL), 0);
+    CHECK_EQ(fi_mr_reg(domain, memory, 8, FI_REMOTE_WRITE, 0, key, 0, ret_mr, NULL), 0);
+    CHECK_EQ(fi_mr_bind(*ret_mr, &cntr->fid, FI_REMOTE_WRITE), 0);
+    return cntr;
+}
+
+/* Counters that belong to registered memory and to no endpoint: whoever waits for nothing else
+ * makes the progress of all, of those that were opened before and of those that came later. */
+static void test_cntr_of_memory(void)
+{
+    struct fid_cntr *early, *late;
+    struct fid_mr *mrs[2];
+    char memory[2][8] = { "", "" };
+    struct side a, b;
+    fi_addr_t to_b;
+    uint64_t seen;
+
+    early = count_writes(memory[0], 1, &mrs[0]);
+    open_side(&a, FI_WAIT_NONE);
+    open_side(&b, FI_WAIT_NONE);
+    late = count_writes(memory[1], 2, &mrs[1]);
+    CHECK_EQ(fi_av_insert(a.av, b.address, 1, &to_b, 0, NULL), 1);
+    for (uint64_t i = 0; i < 2; i++) {
+        struct fid_cntr *cntr = i == 0 ? early : late;
+
+        CHECK_EQ(fi_inject_write(a.ep, "written", 8, to_b, 0, i + 1), 0);
+        CHECK_EQ(fi_cntr_wait(cntr, 1, 20000), 0);
+        CHECK_EQ(strcmp(memory[i], "written"), 0);
+        CHECK_EQ(fi_inject_write(a.ep, "again..", 8, to_b, 0, i + 1), 0);
+        for (uint64_t end = now_ms() + 20000; (seen = fi_cntr_read(cntr)) < 2; )
+            CHECK(now_ms() < end);
+        CHECK_EQ(seen, 2);
+        CHECK_EQ(strcmp(memory[i], "again.."), 0);
+    }
+    close_side(&a);
+    CHECK_EQ(fi_cntr_read(late), 2);
+    CHECK_EQ(fi_close(&late->fid), -FI_EBUSY);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(fi_close(&mrs[i]->fid), 0);
+    CHECK_EQ(fi_close(&late->fid), 0);
+    close_side(&b);
+    CHECK_EQ(fi_cntr_read(early), 2);
+    CHECK_EQ(fi_close(&early->fid), 0);
+}
+
 /* ---------------------------------------------------------------- cases */
 
 /* libfabric reads its environment at the first call, which is in the case's own process. */
@@ -525,6 +588,7 @@ static void case_eq(void) { run(test_eq); }
 static void case_messages(void) { run(test_messages); }
 static void case_many(void) { run(test_many); }
 static void case_cntr(void) { run(test_cntr); }
+static void case_cntr_of_memory(void) { run(test_cntr_of_memory); }
 
 /* A thread sends while another sleeps: not under FI_THREAD_DOMAIN. */
 static void case_sread(void)
@@ -541,6 +605,7 @@ static const struct check_case cases[] = {
     { "messages, sources, cancelling", case_messages, 0 },
     { "more completions than the queue had room for", case_many, 0 },
     { "counters and poll sets", case_cntr, 0 },
+    { "counters of registered memory", case_cntr_of_memory, 0 },
     { "blocking reads and descriptors", case_sread, 0 },
 };
 

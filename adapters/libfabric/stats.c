@@ -1,0 +1,67 @@
+/*
+ * Statistics: one line per endpoint and peer, printed when an endpoint is closed and IVC_STATS asks
+ * for it.  A provider knows no ranks: the launcher's variables tell our own, and a peer goes by the
+ * name of its endpoint, which that one's own lines begin with.  So whoever has the lines of all
+ * processes can join them.
+ *
+ * Counted is what went in packets.  What is written to or read from a peer's memory directly, by
+ * RMA or by pulling a large message over the network, is not.
+ */
+#include "internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Hydra's, Open MPI 4's, and PMIx's. */
+static const char *const rank_variables[] = { "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK" };
+
+/* "rank 3", or "process 4711" where no launcher has said a rank. */
+static void describe_self(char *text, size_t size)
+{
+    for (unsigned i = 0; i < sizeof rank_variables / sizeof *rank_variables; i++) {
+        const char *value = getenv(rank_variables[i]);
+        size_t digits = value ? strspn(value, "0123456789") : 0;
+
+        if (digits > 0 && digits < 10 && !value[digits]) {
+            snprintf(text, size, "rank %s", value);
+            return;
+        }
+    }
+    snprintf(text, size, "process %ld", (long)getpid());
+}
+
+/* As the plug-in for Open MPI understands it. */
+static bool are_wanted(void)
+{
+    const char *value = getenv("IVC_STATS");
+
+    return value && *value && strcmp(value, "0") != 0;
+}
+
+void ivc_fi_stats_print(const struct ivc_fi_ep *ep)
+{
+    char self[32], host[65] = "";
+    struct ivc_address address;
+
+    if (!ep->endpoint || !are_wanted())
+        return;
+    describe_self(self, sizeof self);
+    gethostname(host, sizeof host - 1);
+    ivc_endpoint_address(ep->endpoint, &address);
+    for (const struct ivc_fi_peer *peer = ep->peers; peer; peer = peer->next) {
+        struct ivc_peer_stats s;
+
+        ivc_peer_stats(peer->peer, &s);
+        /* One call for a line: stderr has no buffer, so the lines of several ranks do not mix. */
+        fprintf(stderr, "ivc: %s on host %s, endpoint %016" PRIx64 ", peer endpoint %016" PRIx64
+                ": memory: sent %" PRIu64 " packets %" PRIu64 " bytes, received %" PRIu64
+                " packets %" PRIu64 " bytes, full %" PRIu64 "; network: sent %" PRIu64
+                " bytes, received %" PRIu64 " bytes\n",
+                self, host, ivc_address_id(&address), ivc_peer_id(peer->peer), s.sent_packets,
+                s.sent_bytes, s.received_packets, s.received_bytes, s.full, s.network_sent_bytes,
+                s.network_received_bytes);
+    }
+}
