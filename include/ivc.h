@@ -110,6 +110,17 @@ int ivc_wait(ivc_context *context, int timeout_ms);
  * do.  -ENOTSUP where the mechanism has no interrupt (all of them today, but Xen). */
 int ivc_descriptor(ivc_context *context);
 
+/* Memory of the region, zeroed, at a page's boundary: MPI libraries and other members reach it
+ * without this process's help once it is registered (fi_mr_reg(3)).  Every member of the region can
+ * read and overwrite it at any time, registered or not.  It stays the context's until ivc_free(),
+ * or ivc_deregister(), which unmaps it.  -ENOSPC: no room, perhaps after a second in which memory of
+ * ended processes was waited for; -EINVAL: 0 bytes. */
+int ivc_alloc(ivc_context *context, size_t size, void **ret_memory);
+
+/* Gives it back, and others may have it at once: registrations of it are closed before, and what
+ * peers had under way there has ended.  Accepts NULL.  -EINVAL: not from this context. */
+int ivc_free(ivc_context *context, void *memory);
+
 /* Who is at the other end. */
 int ivc_get_peer_host(ivc_connection *connection, struct ivc_host *ret_host);
 

@@ -368,3 +368,15 @@ EXPORT int ivc_get_peer_host(ivc_connection *connection, struct ivc_host *ret_ho
     *ret_host = host_of(ivc_peer_member(connection->peer));
     return 0;
 }
+
+EXPORT int ivc_alloc(ivc_context *context, size_t size, void **ret_memory)
+{
+    return stream_code(ivc_region_lend(ivc_endpoint_region(context->endpoint), size, ret_memory));
+}
+
+EXPORT int ivc_free(ivc_context *context, void *memory)
+{
+    if (!memory)
+        return 0;
+    return ivc_region_take_back(ivc_endpoint_region(context->endpoint), memory);
+}

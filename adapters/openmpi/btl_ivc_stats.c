@@ -29,9 +29,11 @@ static void line_print(const struct mca_btl_base_endpoint_t *endpoint)
     ivc_peer_stats(endpoint->peer, &s);
     ivc_btl_peer_name(endpoint->peer, name);
     fprintf(stderr, "ivc: rank %u on host %s, peer %s: memory: sent %" PRIu64 " packets %" PRIu64
-            " bytes, received %" PRIu64 " packets %" PRIu64 " bytes, full %" PRIu64 "\n",
+            " bytes, received %" PRIu64 " packets %" PRIu64 " bytes, full %" PRIu64
+            "; network: sent %" PRIu64 " bytes, received %" PRIu64 " bytes\n",
             (unsigned int) OPAL_PROC_MY_NAME.vpid, opal_process_info.nodename, name,
-            s.sent_packets, s.sent_bytes, s.received_packets, s.received_bytes, s.full);
+            s.sent_packets, s.sent_bytes, s.received_packets, s.received_bytes, s.full,
+            s.network_sent_bytes, s.network_received_bytes);
 }
 
 /* Goes out in one write per line, so that the lines of several ranks do not mix. */
