@@ -18,6 +18,7 @@ _GROUPS = {
     "bench": "ivc_host.bench.cli",
     "matrix": "ivc_host.matrix",
     "region": "ivc_host.region",
+    "env": "ivc_host.env",
     "fabtests": "ivc_host.fabtests",
 }
 

@@ -173,7 +173,8 @@ def _look_up(page: Page, line: str) -> None:
     """The command exists and its help knows the options."""
     words = shlex.split(line)
     known = [word for word in words if re.fullmatch(r"[a-z]+", word)]
-    command = known[:3] if known[1:2] in (["lab"], ["bench"]) else known[:2]
+    nested = known[1:2] in (["lab"], ["bench"], ["env"])
+    command = known[:3] if nested else known[:2]
     done = subprocess.run(
         [sys.executable, "-m", "ivc_host", *command[1:], "--help"],
         capture_output=True,

@@ -21,7 +21,7 @@ PARTS = [
          programs.processes),
     Part("man", "the man pages and their examples", host.man),
     Part("mpi", "MPI programs through the plug-in, on this host", mpi.host),
-    Part("fabtests", "libfabric's own tests: the unit set, through the provider", fabtests.unit),
+    Part("fabtests", "libfabric's own tests: the quick set, through the provider", fabtests.quick),
     Part("uml", "two and three user-mode Linux guests", guests.uml),
     Part("qemu", "two QEMU guests with an ivshmem device", guests.qemu),
     Part("matrix", "every MPI, one version of each, between guests (only when named)",

@@ -9,8 +9,8 @@ from ..fabtests.runner import NOT_RUN, PASSED
 from .part import Run, SkipPart
 
 
-def unit(run: Run) -> None:
-    """The unit set; each "not run" needs its reason. The quick set takes minutes: `ivc fabtests`."""
+def quick(run: Run) -> None:
+    """The quick set, that is all but the long benchmarks; each "not run" needs its reason."""
     if not (paths.build() / "adapters" / "libfabric" / "libivc-fi.so").exists():
         raise SkipPart("libivc-fi.so is not built (package libfabric-dev, then ./run build)")
     try:
@@ -31,4 +31,4 @@ def unit(run: Run) -> None:
         else:
             run.failed(f"{what}: {verdict.why}", verdict.result.said)
 
-    check.run(found, sets.read(found.script, sets.UNIT), tell=tell)
+    check.run(found, sets.read(found.script, sets.QUICK), tell=tell)

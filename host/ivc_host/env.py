@@ -1,0 +1,177 @@
+"""`ivc env`: what an MPI has to be told to use ivc, as lines for a shell.
+
+Prints assignments and nothing else, so that `eval "$(ivc env mpich)"` sets them. What the user has
+set already is kept where both fit: a provider path gets ours in front.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import paths
+from .errors import MissingError
+
+app = typer.Typer(
+    no_args_is_help=True, help='What an MPI has to be told: eval "$(ivc env mpich)" sets it.'
+)
+
+Region = Annotated[
+    str | None, typer.Option(help="Set IVC_REGION as well; else the only region here is taken.")
+]
+Stats = Annotated[
+    bool, typer.Option("--stats", help="Set IVC_STATS: ranks print at their end what went how.")
+]
+
+#: What a user may have set, and every rank should see.
+_OURS = ("IVC_REGION", "IVC_NETWORK", "IVC_STATS")
+
+#: Where Intel's libfabric has its providers: in oneAPI, in older releases, in PyPI's wheel.
+_INTEL_FOLDERS = ("opt/mpi/libfabric/lib/prov", "libfabric/lib/prov", "lib")
+
+
+def _installed(variable: str) -> Path | None:
+    """A folder that `meson install` has noted in ivc.pc."""
+    ask = ["pkg-config", f"--variable={variable}", "ivc"]
+    if not shutil.which(ask[0]):
+        return None
+    done = subprocess.run(ask, capture_output=True, text=True)
+    return Path(done.stdout.strip()) if done.returncode == 0 and done.stdout.strip() else None
+
+
+def _folder(name: str, variable: str, built: Path) -> Path:
+    """The folder that holds the file NAME: the build's, else the installed one."""
+    for folder in (built, _installed(variable)):
+        if folder and (folder / name).is_file():
+            return folder
+    raise MissingError(
+        f"{name}: not built in {built}, and not installed as pkg-config knows",
+        hint="./run build, or install it and set PKG_CONFIG_PATH",
+    )
+
+
+def _provider_folder() -> Path:
+    return _folder("libivc-fi.so", "provider_dir", paths.build() / "adapters" / "libfabric")
+
+
+def _joined(*folders: Path, old: str) -> str:
+    """A search path with these folders first, then what was in it before; each once."""
+    before = os.environ.get(old, "").split(":")
+    return ":".join(dict.fromkeys(entry for entry in [*map(str, folders), *before] if entry))
+
+
+def _intel_folders(root: Path | None) -> tuple[Path, Path]:
+    """Intel MPI's root, and the folder of its libfabric's providers."""
+    started = shutil.which("mpiexec.hydra")
+    known = os.environ.get("I_MPI_ROOT") or (started and Path(started).resolve().parents[1])
+    where = root or (Path(known) if known else None)
+    for folder in _INTEL_FOLDERS if where else ():
+        if where and any((where / folder).glob("lib*-fi.so")):
+            return where, where / folder
+    raise MissingError(
+        f"no Intel MPI in {where}" if where else "which Intel MPI?",
+        hint="--root FOLDER names the one that has bin/mpiexec.hydra and lib/libmpi.so",
+    )
+
+
+def _with_ours(settings: dict[str, str], region: str | None, stats: bool) -> dict[str, str]:
+    ours = {"IVC_REGION": region, "IVC_STATS": "1" if stats else None}
+    return {**settings, **{name: value for name, value in ours.items() if value is not None}}
+
+
+def _print(settings: dict[str, str]) -> None:
+    for name, value in settings.items():
+        print(f"export {name}={shlex.quote(value)}")
+
+
+@app.command()
+def mpich(region: Region = None, stats: Stats = False) -> None:
+    """For MPICH, and what is made of it."""
+    settings = {
+        "FI_PROVIDER_PATH": _joined(_provider_folder(), old="FI_PROVIDER_PATH"),
+        "FI_PROVIDER": "ivc",
+        # A wheel from 4.3 on has ucx as well, and would choose it.
+        "MPIR_CVAR_CH4_NETMOD": "ofi",
+    }
+    _print(_with_ours(settings, region, stats))
+
+
+@app.command()
+def intel(
+    region: Region = None,
+    stats: Stats = False,
+    root: Annotated[
+        Path | None, typer.Option(help="Its folder, when neither I_MPI_ROOT nor PATH tells it.")
+    ] = None,
+) -> None:
+    """For Intel MPI."""
+    where, own = _intel_folders(root)
+    settings = {
+        "I_MPI_ROOT": str(where),
+        "LD_LIBRARY_PATH": _joined(where / "lib", old="LD_LIBRARY_PATH"),
+        # Its libfabric has its providers as files, and loses tcp when only ours is named.
+        "FI_PROVIDER_PATH": _joined(_provider_folder(), own, old="FI_PROVIDER_PATH"),
+        "FI_PROVIDER": "ivc",
+    }
+    _print(_with_ours(settings, region, stats))
+
+
+def _ompi_info(*words: str) -> str:
+    if not shutil.which("ompi_info"):
+        raise MissingError("no Open MPI in PATH", hint="ompi_info is to tell its plug-in folder")
+    return subprocess.run(["ompi_info", *words], capture_output=True, text=True).stdout
+
+
+def _plugin() -> dict[str, str]:
+    ours = _folder("mca_btl_ivc.so", "component_dir", paths.build() / "adapters" / "openmpi")
+    version = re.search(r"Open MPI v(\S+)", _ompi_info("--version"))
+    if not version or not version[1].startswith("4.1."):
+        raise MissingError(
+            f"the plug-in is for Open MPI 4.1, and {shutil.which('ompi_info')} is of"
+            f" {version[1] if version else 'something else'}",
+            hint="without --plugin it goes through libfabric",
+        )
+    answer = _ompi_info("--path", "pkglibdir", "--parsable")
+    found = re.search(r"^path:pkglibdir:(.+)$", answer, re.M)
+    if not found:
+        raise MissingError("ompi_info does not tell Open MPI's plug-in folder")
+    return {
+        # Without its own folder every other component would disappear.
+        "OMPI_MCA_mca_base_component_path": f"{ours}:{found[1]}",
+    }
+
+
+def _mtl() -> dict[str, str]:
+    return {
+        "FI_PROVIDER_PATH": _joined(_provider_folder(), old="FI_PROVIDER_PATH"),
+        "FI_PROVIDER": "ivc",
+        "OMPI_MCA_pml": "cm",
+        "OMPI_MCA_mtl": "ofi",
+        "OMPI_MCA_mtl_ofi_provider_include": "ivc",
+    }
+
+
+@app.command()
+def openmpi(
+    region: Region = None,
+    stats: Stats = False,
+    plugin: Annotated[
+        bool, typer.Option("--plugin", help="Through the plug-in, which is for 4.1 only.")
+    ] = False,
+) -> None:
+    """For Open MPI: through libfabric (4.1 and 5.0), or with --plugin."""
+    settings = _with_ours(_plugin() if plugin else _mtl(), region, stats)
+    # mpirun takes OMPI_ variables to other nodes by itself; of the others it must be told, and it
+    # stops at one that is not set.
+    names = [name for name in settings if not name.startswith("OMPI_")]
+    names += [name for name in _OURS if name in os.environ and name not in names]
+    if names:
+        settings["OMPI_MCA_mca_base_env_list"] = ";".join(names)
+    _print(settings)

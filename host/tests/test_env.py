@@ -1,0 +1,93 @@
+"""`ivc env`: what it prints is what a shell sets; what it cannot know it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("IVC_", "FI_", "I_MPI_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "ivc_host", "env", *words],
+        capture_output=True,
+        text=True,
+        env={**kept, **settings},
+        timeout=60,
+    )
+
+
+def set_by(text: str) -> dict[str, str]:
+    """What a shell has in its environment after it has evaluated TEXT."""
+    done = subprocess.run(
+        ["env", "-i", "sh", "-c", f"{text}\n/usr/bin/env -0"], capture_output=True, text=True
+    )
+    return dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    """A build whose path a shell would take apart."""
+    folder = tmp_path / "my build; echo"
+    for name in ("libfabric/libivc-fi.so", "openmpi/mca_btl_ivc.so"):
+        (folder / "adapters" / name).parent.mkdir(parents=True)
+        (folder / "adapters" / name).touch()
+    return folder
+
+
+def test_mpich(build: Path) -> None:
+    done = run("mpich", "--stats", IVC_BUILD=str(build), FI_PROVIDER_PATH="/a:/b")
+    assert done.returncode == 0, done.stderr
+    seen = set_by(done.stdout)
+    assert seen["FI_PROVIDER_PATH"] == f"{build}/adapters/libfabric:/a:/b"
+    assert (seen["FI_PROVIDER"], seen["MPIR_CVAR_CH4_NETMOD"]) == ("ivc", "ofi")
+    assert seen["IVC_STATS"] == "1" and "IVC_REGION" not in seen
+
+
+def test_twice_is_once(build: Path) -> None:
+    ours = f"{build}/adapters/libfabric"
+    done = run("mpich", IVC_BUILD=str(build), FI_PROVIDER_PATH=ours)
+    assert set_by(done.stdout)["FI_PROVIDER_PATH"] == ours
+
+
+@pytest.mark.parametrize("folder", ["lib", "opt/mpi/libfabric/lib/prov"])
+def test_intel_keeps_its_own_providers(build: Path, tmp_path: Path, folder: str) -> None:
+    own = tmp_path / "intel" / folder
+    own.mkdir(parents=True)
+    (own / "libtcp-fi.so").touch()
+    done = run("intel", "--root", str(tmp_path / "intel"), IVC_BUILD=str(build))
+    assert done.returncode == 0, done.stderr
+    seen = set_by(done.stdout)
+    assert seen["FI_PROVIDER_PATH"] == f"{build}/adapters/libfabric:{own}"
+    assert seen["I_MPI_ROOT"] == str(tmp_path / "intel")
+
+
+def test_openmpi_names_only_what_is_set(build: Path) -> None:
+    """Open MPI 5 stops at a name in its list that is not set."""
+    done = run("openmpi", "--region", "/dev/shm/x", IVC_BUILD=str(build))
+    seen = set_by(done.stdout)
+    names = seen["OMPI_MCA_mca_base_env_list"].split(";")
+    assert names == ["FI_PROVIDER_PATH", "FI_PROVIDER", "IVC_REGION"]
+    assert all(name in seen for name in names)
+
+
+def test_plugin_is_not_for_other_versions(build: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "ompi_info"
+    fake.write_text("#!/bin/sh\necho 'Open MPI v5.0.11'\n")
+    fake.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = run("openmpi", "--plugin", IVC_BUILD=str(build), PATH=path)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "for Open MPI 4.1" in done.stderr and "5.0.11" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["mpich"], ["intel", "--root", "/nonexistent"]])
+def test_what_is_not_there(words: list[str], tmp_path: Path) -> None:
+    nowhere = {"PKG_CONFIG_PATH": "", "PKG_CONFIG_LIBDIR": "/nonexistent"}
+    done = run(*words, IVC_BUILD=str(tmp_path), **nowhere)
+    assert done.returncode == 1 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("ivc: ")
