@@ -94,7 +94,7 @@ static void linger(struct ivc_fi_ep *ep)
     uint64_t ms = LINGER_MS;
     uint64_t end;
 
-    if (!ep->mailbox || !ep->enabled || ivc_env_size("IVC_LINGER_MS", 0, 3600 * 1000, &ms) < 0)
+    if (!ep->mailbox || !ep->enabled || ivc_env_number("IVC_LINGER_MS", "ms", 0, 3600 * 1000, &ms) < 0)
         return;
     end = ivc_now_ms() + ms;
     while ((ivc_mailbox_busy(ep->mailbox) || ivc_fi_send_owes(ep)) && ivc_now_ms() < end) {

@@ -72,6 +72,26 @@ static void test_env_size(void)
     CHECK_EQ(ivc_env_size("IVC_TEST_SIZE", 0, 1, &(uint64_t){ 7 }), 0);
 }
 
+static void test_env_number(void)
+{
+    static const char *const bad[] = { "soon", "-1", "5K", "1.5", "61", " 1", "99999999999999999999" };
+    uint64_t value = 7;
+
+    unsetenv("IVC_TEST_NUMBER");
+    CHECK_EQ(ivc_env_number("IVC_TEST_NUMBER", "seconds", 0, 60, &value), 0);
+    CHECK_EQ(value, 7);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        setenv("IVC_TEST_NUMBER", bad[i], 1);
+        CHECK_EQ(ivc_env_number("IVC_TEST_NUMBER", "seconds", 0, 60, &value), -EINVAL);
+        CHECK_TEXT(ivc_error_text(), "IVC_TEST_NUMBER", bad[i], "seconds", "60");
+        CHECK_EQ(value, 7);
+    }
+    setenv("IVC_TEST_NUMBER", "60", 1);
+    CHECK_EQ(ivc_env_number("IVC_TEST_NUMBER", "seconds", 0, 60, &value), 0);
+    CHECK_EQ(value, 60);
+    unsetenv("IVC_TEST_NUMBER");
+}
+
 static void test_read_line(void)
 {
     const char *path = check_file(0, 0);
@@ -137,6 +157,7 @@ static void test_copy(void)
 static const struct check_case cases[] = {
     { "arithmetic", test_arithmetic, 0 },
     { "sizes from the environment", test_env_size, 0 },
+    { "numbers from the environment", test_env_number, 0 },
     { "first line of a file", test_read_line, 0 },
     { "error lines", test_errors, 0 },
     { "copies of every length", test_copy, 0 },

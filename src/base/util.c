@@ -51,6 +51,24 @@ int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_val
     return 0;
 }
 
+int ivc_env_number(const char *name, const char *unit, uint64_t min, uint64_t max,
+                   uint64_t *ret_value)
+{
+    const char *text = getenv(name);
+    uint64_t value;
+    char *end;
+
+    if (!text || !*text)
+        return 0;
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (errno || !isdigit((unsigned char)*text) || *end || value < min || value > max)
+        return ivc_error_set(-EINVAL, "%s=%s is not a number of %s from %" PRIu64 " to %" PRIu64,
+                             name, text, unit, min, max);
+    *ret_value = value;
+    return 0;
+}
+
 int ivc_read_line(const char *path, char *ret_line, size_t size)
 {
     IVC_AUTO_FCLOSE FILE *file = fopen(path, "re");

@@ -53,7 +53,7 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
         r = ivc_env_size("IVC_CHUNK_SIZE", CHUNK_SIZE_MIN, CHUNK_SIZE_MAX, ret_chunk_size);
     endpoint->linger_ms = LINGER_MS_DEFAULT;
     if (r == 0)
-        r = ivc_env_size("IVC_LINGER_MS", 0, LINGER_MS_MAX, &endpoint->linger_ms);
+        r = ivc_env_number("IVC_LINGER_MS", "milliseconds", 0, LINGER_MS_MAX, &endpoint->linger_ms);
     if (r < 0)
         return r;
     if (ring_size < RING_SIZE_MIN || ring_size > RING_SIZE_MAX)

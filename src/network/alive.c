@@ -55,7 +55,7 @@ union name {
 int ivc_alive_init(struct ivc_network *network)
 {
     uint64_t seconds = TIMEOUT_DEFAULT;
-    int r = ivc_env_size("IVC_NETWORK_TIMEOUT", 0, TIMEOUT_MAX, &seconds);
+    int r = ivc_env_number("IVC_NETWORK_TIMEOUT", "seconds", 0, TIMEOUT_MAX, &seconds);
 
     network->timeout_ms = seconds * 1000;
     return r;

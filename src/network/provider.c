@@ -297,6 +297,20 @@ static void list_some(const struct fi_info *list, bool usable, struct refusals *
     }
 }
 
+/* A list made without a name leaves out some that answer to theirs: newer libfabrics' tcp. */
+static void list_default(const struct ivc_libfabric *libfabric, struct refusals *others)
+{
+    const struct question question = { .libfabric = libfabric, .getinfo = libfabric->getinfo,
+                                       .name = "tcp" };
+    const char *why = NULL;
+    struct fi_info *info = says(others, question.name) ? NULL : ask(&question, &why);
+
+    if (!info)
+        return;
+    refuse(others, "%s", question.name);
+    libfabric->freeinfo(info);
+}
+
 /* What else there is that a name could be given of. */
 static void list_others(const struct ivc_libfabric *libfabric, struct refusals *others)
 {
@@ -314,6 +328,7 @@ static void list_others(const struct ivc_libfabric *libfabric, struct refusals *
         libfabric->freeinfo(list);
     }
     libfabric->freeinfo(hints);
+    list_default(libfabric, others);
 }
 
 /* One line: what was asked for, why it is not to be had, what is there instead. */
