@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import mpis, programs, wheels
+from . import known, mpis, programs, traffic, wheels
 from .mpis import Mpi
 from .places import Ground, Job
 from .results import FAIL, PASS, Outcome
@@ -23,16 +23,8 @@ from .wheels import Environment
 
 _SUITE = Path(__file__).with_name("suite.py")
 _NOTES = "/run/ivc-suite"
-#: Fails with every MPI: the bindings ask for what no MPI of the table tells.
-KNOWN = {"test_mpiabi.TestMPIABI.testGetFortranInfo"}
-#: Tests whose ranks open one file in /tmp: guests share no file system.
-NEEDS_SHARED_FILES = ("test_io.*World*", "test_spawn.*testNoArgs*")
 #: After so many tests that end the job, the rest is not worth the time.
 _MOST_STARTS = 10
-
-_STATS = re.compile(
-    r"ivc: rank (\d+)\b[^\n]*?\bpeer (\d+)\b[^\n]*?: memory: sent (\d+) packets (\d+) bytes"
-)
 
 
 @dataclass(frozen=True)
@@ -75,23 +67,6 @@ class Subject:
         return str(programs.program(self.mpi, self.environment, name))
 
 
-def wrong_paths(said: str, ranks: int, guests: Sequence[str], host_of: dict[str, int]) -> str:
-    """Which pair of guests did not take the path it should have; empty when all did."""
-    sent = {(int(m[1]), int(m[2])): int(m[4]) for m in _STATS.finditer(said)}
-    where = [guests[rank % len(guests)] for rank in range(ranks)]
-    for a in range(ranks):
-        for b in range(ranks):
-            if where[a] == where[b]:
-                continue  # the MPI's own affair
-            memory = sent.get((a, b), 0) > 0
-            together = host_of[where[a]] == host_of[where[b]]
-            if memory != together:
-                return f"rank {a} to {b}: " + (
-                    "nothing went through memory" if together else "memory of another host?"
-                )
-    return ""
-
-
 def integrity(subject: Subject, ranks: int) -> Outcome:
     size = "200000" if subject.quick else "1000000"
     argv = [subject.program("integrity"), "--iterations", "1", "--max-size", size]
@@ -101,7 +76,8 @@ def integrity(subject: Subject, ranks: int) -> Outcome:
         outcome.status, outcome.text = FAIL, job.reason
     elif subject.way == mpis.IVC:
         ground = subject.ground
-        outcome.text = wrong_paths(job.said, ranks, ground.guests, ground.host_of)
+        where = [ground.guests[rank % len(ground.guests)] for rank in range(ranks)]
+        outcome.text = traffic.wrong_paths(traffic.parse(job.said), where, ground.host_of)
         outcome.status = FAIL if outcome.text else PASS
     return outcome
 
@@ -174,7 +150,7 @@ def _suite_once(subject: Subject, ranks: int, after: str, timeout: float) -> tup
     subject.ground.everywhere(f"rm -rf {_NOTES}")
     argv = [str(subject.environment.python), str(_SUITE), str(wheels.suite()), _NOTES]
     argv += ["--limit", str(subject.limits.test)]
-    argv += [word for pattern in NEEDS_SHARED_FILES for word in ("--exclude", pattern)]
+    argv += [word for one in known.left_out(subject.mpi.key) for word in ("--exclude", one)]
     argv += ["--after", after] if after else []
     job = subject.start(ranks, argv, timeout)
     text = subject.ground.everywhere(f"cd {_NOTES} && grep -H '' rank-*; true")
@@ -210,15 +186,14 @@ def suite(subject: Subject, ranks: int) -> Outcome:
     else:
         outcome.text = f"given up after {_MOST_STARTS} tests that ended the job"
     outcome.seconds = time.monotonic() - begin
-    outcome.status = FAIL if outcome.text or set(outcome.failures) - KNOWN else PASS
+    judge_suite(outcome, subject.mpi.key, None)
     return outcome
 
 
-def judge_suite(outcome: Outcome, own: Outcome | None) -> None:
-    """What fails without us as well is no fault of ours."""
-    excused = KNOWN | (set(own.failures) if own else set())
-    if outcome.program == "suite" and not outcome.text:
-        outcome.status = FAIL if set(outcome.failures) - excused else PASS
+def judge_suite(outcome: Outcome, mpi: str, own: Outcome | None) -> None:
+    """What fails without us as well (`own`) is no fault of ours."""
+    bad = known.unexplained(mpi, outcome.failures) - set(own.failures if own else ())
+    outcome.status = FAIL if outcome.text or bad else PASS
 
 
 PROGRAMS: dict[str, Callable[[Subject, int], Outcome]] = {

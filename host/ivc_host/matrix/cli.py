@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +17,7 @@ from ..bench import machine
 from ..bench.progress import Steps
 from ..errors import UsageError
 from . import checks, mpis, places, plan, results, table
-from .results import Cell
+from .results import Cell, Outcome
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -25,22 +27,23 @@ app = typer.Typer(
 
 def _list(wanted: plan.Plan) -> None:
     for task in wanted.tasks:
-        jobs = ", ".join(f"{name} on {ranks}" for name, ranks in task.jobs)
-        print(f"{task.place.key:4} {task.way:4} {task.name:19} {jobs}")
+        job = f"{task.program} on {task.ranks}"
+        print(f"{task.place.key:4} {task.way:4} {task.name:19} {job}")
 
 
 def _plan(
-    only: list[str], place: list[str], program: list[str], quick: bool, own: bool
+    only: list[str], place: list[str], program: list[str], ranks: list[int], quick: bool, own: bool
 ) -> plan.Plan:
     for name in program:
         if name not in checks.PROGRAMS:
             known = ", ".join(checks.PROGRAMS)
             raise UsageError(f"no program named {name!r}", hint=f"choose among {known}")
     names = program or list(checks.PROGRAMS)
-    return plan.make(mpis.named(only), places.named(place), names, quick=quick, own=own)
+    chosen, where = mpis.named(only), places.named(place)
+    return plan.make(chosen, where, names, quick=quick, own=own, ranks=ranks)
 
 
-def _command(words: dict[str, list[str]], quick: bool) -> str:
+def _command(words: Mapping[str, Sequence[object]], quick: bool) -> str:
     options = [f"--{key} {value}" for key, values in words.items() for value in values]
     return " ".join(["./run matrix", *(["--quick"] if quick else []), *options])
 
@@ -50,14 +53,14 @@ def make(wanted: plan.Plan, cells: list[Cell], file: Path | None) -> list[Cell]:
     logs = paths.build() / "test-logs"
     logs.mkdir(parents=True, exist_ok=True)
 
-    def done(cell: Cell) -> None:
-        del cell
+    def done(cell: Cell, outcome: Outcome) -> None:
+        del cell, outcome
         if file is not None:
             results.save(file, cells)
 
     with ExitStack() as stack:
         log = stack.enter_context((logs / "matrix-jobs.log").open("w", errors="replace"))
-        steps = stack.enter_context(Steps(sum(len(task.jobs) for task in wanted.tasks)))
+        steps = stack.enter_context(Steps(len(wanted.tasks)))
 
         def note(text: str) -> None:
             log.write(text + "\n")
@@ -73,6 +76,7 @@ def matrix(
     program: Annotated[
         list[str] | None, typer.Option(help="This program: integrity, latency or suite.")
     ] = None,
+    ranks: Annotated[list[int] | None, typer.Option(help="On so many ranks: 2 or 4.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="What CI runs: a few minutes.")] = False,
     own: Annotated[bool, typer.Option(help="Also each MPI without us.")] = True,
     show: Annotated[bool, typer.Option("--list", help="List the cells, run nothing.")] = False,
@@ -80,12 +84,12 @@ def matrix(
         Path | None, typer.Option("--json", help="Write every result to this file.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the cells that the file of --json has.")
+        bool, typer.Option("--resume", help="Keep the results that the file of --json has.")
     ] = False,
     write: Annotated[Path | None, typer.Option(help="Write the table to this page.")] = None,
 ) -> None:
     """Run the matrix. Exit code 1 when a cell through ivc did not pass."""
-    wanted = _plan(only or [], place or [], program or [], quick, own)
+    wanted = _plan(only or [], place or [], program or [], ranks or [], quick, own)
     if show:
         _list(wanted)
         return
@@ -99,19 +103,31 @@ def matrix(
         console.width = 140  # a file has no edge to wrap at
     begin = time.monotonic()
     cells = results.load(json_file) if resume and json_file else []
+    plan.judge(cells)
     make(wanted, cells, json_file)
     table.show(cells, console)
     bad = results.failed(cells)
     passed = sum(len(cell.outcomes) for cell in cells if cell.way == mpis.IVC) - len(bad)
     print(f"{passed} passed, {len(bad)} failed or not run; {time.monotonic() - begin:.0f} s")
     if write is not None:
-        words = {"only": only or [], "place": place or [], "program": program or []}
-        when = f"{time.strftime('%Y-%m-%d', time.gmtime())}, {_machine()}."
-        write.write_text(table.markdown(cells, _command(words, quick), when))
+        words: dict[str, Sequence[object]] = {
+            "only": only or [], "place": place or [], "program": program or [], "ranks": ranks or []
+        }  # fmt: skip
+        whole = _plan([], [], [], [], quick=False, own=True).tasks
+        write.write_text(table.markdown(cells, whole, _command(words, quick), _when()))
         print(f"written: {write}")
     raise typer.Exit(1 if bad else 0)
 
 
-def _machine() -> str:
+def _when() -> str:
+    """Date, version of ours, machine."""
     found = machine.describe()
-    return ", ".join(f"{key}: {value}" for key, value in found.items() if isinstance(value, str))
+    ask = ["git", "-C", str(paths.project()), "describe", "--always", "--dirty=, changed"]
+    try:
+        commit = subprocess.run(ask, capture_output=True, text=True).stdout.strip()
+    except OSError:  # no git, or no checkout: an unpacked archive
+        commit = ""
+    words = [time.strftime("%Y-%m-%d", time.gmtime())]
+    words += [f"ivc: {commit}"] if commit else []
+    words += [f"{key}: {value}" for key, value in found.items() if isinstance(value, str)]
+    return ", ".join(words) + "."

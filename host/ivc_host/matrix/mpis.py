@@ -1,8 +1,9 @@
 """The MPIs of the matrix: what each is, and the command line that starts it over guests.
 
-Two ways for each: `ivc` is what a user types to use ours, `own` is the same MPI with what it
-brings itself (TCP between guests). A command line is all that a way consists of, so every cell can
-be had by hand. Ranks are dealt to the guests in turn: rank r is in guest r modulo guests.
+Two ways for each: `ivc` is what a user types to use ours, `own` is the same MPI without us: over
+libfabric's `tcp` where ours is a libfabric provider, over its own TCP where ours is a plug-in. A
+command line is all that a way consists of, so every cell can be had by hand. Ranks are dealt to the
+guests in turn: rank r is in guest r modulo guests.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ IVC, OWN = "ivc", "own"
 
 #: The words before the program, and the environment.
 Command = tuple[list[str], dict[str, str]]
+#: Way, environment, guests, ranks.
+MakeCommand = Callable[[str, Environment, Sequence[str], int], Command]
 
 
 def provider() -> Path:
@@ -28,10 +31,9 @@ def provider() -> Path:
     return paths.build() / "adapters" / "libfabric"
 
 
-def _fabric(way: str, environment: Environment) -> dict[str, str]:
+def _fabric(way: str, own: str = "tcp") -> dict[str, str]:
     if way == OWN:
-        return {"FI_PROVIDER": "tcp"}
-    del environment
+        return {"FI_PROVIDER": own}
     return {"FI_PROVIDER_PATH": str(provider()), "FI_PROVIDER": "ivc", "IVC_STATS": "1"}
 
 
@@ -46,13 +48,13 @@ def _hydra_words(guests: Sequence[str], ranks: int) -> list[str]:
 def _mpich(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
     start = [str(env.folder / "bin" / "mpiexec"), "-launcher", "ssh"]
     # From 4.3 on the wheels have ucx as well, and would choose it.
-    settings = {"MPIR_CVAR_CH4_NETMOD": "ofi", **_library(env), **_fabric(way, env)}
+    settings = {"MPIR_CVAR_CH4_NETMOD": "ofi", **_library(env), **_fabric(way)}
     return [*start, *_hydra_words(guests, ranks)], settings
 
 
 def _intel(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
     start = [str(env.folder / "bin" / "mpiexec.hydra"), "-bootstrap", "ssh"]
-    settings = {"I_MPI_ROOT": str(env.folder), **_library(env), **_fabric(way, env)}
+    settings = {"I_MPI_ROOT": str(env.folder), **_library(env), **_fabric(way)}
     # Its own shared memory asks for a processor topology, which these guests' kernel does not tell.
     settings["I_MPI_FABRICS"] = "ofi"
     # Its libfabric has its providers as files, and loses them when only ours are named.
@@ -92,31 +94,35 @@ def _components() -> str:
 
 #: Debian's default leaves no one-sided communication between guests.
 _DEBIAN = {"osc": "^ucx"}
-_MTL = {"pml": "cm", "mtl": "ofi", "mtl_ofi_provider_include": "ivc"}
+_TCP = {"pml": "ob1", "btl": "tcp,vader,self"}
+_PLUGIN = {"pml": "ob1", "btl": "ivc,tcp,self"}
+_BTL_OFI = {"pml": "ob1", "btl": "ofi,self", "btl_ofi_mode": "2"}
+#: What libfabric puts together for messages to anybody over TCP.
+_RXM = "tcp;ofi_rxm"
 
 
-def _debian(
-    ours: dict[str, str], fabric: bool
-) -> Callable[[str, Environment, Sequence[str], int], Command]:
+def _mtl(provider_name: str) -> dict[str, str]:
+    return {"pml": "cm", "mtl": "ofi", "mtl_ofi_provider_include": provider_name}
+
+
+def _debian(ours: dict[str, str], own: dict[str, str]) -> MakeCommand:
     def command(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
-        if way == OWN:
-            parameters, settings = {"pml": "ob1", "btl": "tcp,vader,self"}, {"IVC_REGION": "none"}
-        elif fabric:
-            parameters, settings = ours, _fabric(way, env)
-        else:
+        del env
+        if ours is _PLUGIN and way == IVC:
             settings = {"OMPI_MCA_mca_base_component_path": _components(), "IVC_STATS": "1"}
-            parameters = ours
-        words = _openmpi_words("/usr/bin/mpirun", guests, ranks, {**_DEBIAN, **parameters})
+        else:
+            settings = _fabric(way, _RXM)
+        parameters = {**_DEBIAN, **(own if way == OWN else ours)}
+        words = _openmpi_words("/usr/bin/mpirun", guests, ranks, parameters)
         return [*words, *_export(settings)], settings
 
     return command
 
 
 def _openmpi5(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
-    own = {"pml": "ob1", "btl": "tcp,sm,self"}
-    settings = {**_library(env), **(_fabric(way, env) if way == IVC else {})}
+    settings = {**_library(env), **_fabric(way, _RXM)}
     program = str(env.folder / "bin" / "mpirun")
-    words = _openmpi_words(program, guests, ranks, own if way == OWN else _MTL)
+    words = _openmpi_words(program, guests, ranks, _mtl(_RXM if way == OWN else "ivc"))
     return [*words, *_export(settings)], settings
 
 
@@ -129,8 +135,8 @@ class Mpi:
     requirement: str | None
     #: Whose binary interface it has: programs and bindings are built for that.
     abi: str
-    command: Callable[[str, Environment, Sequence[str], int], Command]
-    #: MPIs of the same name differ in how they reach us only: one run without us serves all.
+    command: MakeCommand
+    #: Those of one name have the same command without us: one run of it serves all.
     baseline: str
     #: The one version of this MPI that --quick takes.
     quick: bool = False
@@ -156,11 +162,12 @@ MPIS = (
     Mpi("impi", "Intel MPI", "impi-rt", "impi-rt==2021.18.*", "mpich", _intel, "impi",
         quick=True, headers=("mpich", "mpich==4.0.3")),
     Mpi("openmpi-4.1-plugin", "Open MPI 4.1, plug-in", _SYSTEM, None, "openmpi",
-        _debian({"pml": "ob1", "btl": "ivc,tcp,self"}, False), "openmpi-4.1", quick=True),
+        _debian(_PLUGIN, _TCP), "openmpi-4.1", quick=True),
     Mpi("openmpi-4.1-mtl", "Open MPI 4.1, mtl/ofi", _SYSTEM, None, "openmpi",
-        _debian(_MTL, True), "openmpi-4.1"),
+        _debian(_mtl("ivc"), _mtl(_RXM)), "openmpi-4.1-mtl"),
+    # This libfabric's other providers have not what btl/ofi asks for.
     Mpi("openmpi-4.1-btl", "Open MPI 4.1, btl/ofi", _SYSTEM, None, "openmpi",
-        _debian({"pml": "ob1", "btl": "ofi,self", "btl_ofi_mode": "2"}, True), "openmpi-4.1"),
+        _debian(_BTL_OFI, _TCP), "openmpi-4.1"),
     Mpi("openmpi-5.0", "Open MPI 5.0, mtl/ofi", "openmpi", "openmpi==5.0.*", "openmpi",
         _openmpi5, "openmpi-5.0", quick=True),
 )  # fmt: skip

@@ -1,12 +1,12 @@
-"""Which cells a matrix has, and making them one after the other.
+"""Which jobs a matrix has, and doing them one after the other.
 
-Cells are independent: whatever happens in one is that cell's result, and a place that it has
-broken is made anew for the next.
+Jobs are independent: whatever happens in one is that job's result, and a place that it has broken
+is made anew for the next. What has a result already is not done again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,18 +21,26 @@ from .results import FAIL, NOT_RUN, Cell, Outcome
 
 @dataclass(frozen=True)
 class Task:
-    """One cell to be made: which programs, each on how many ranks."""
+    """One job to be done: a program on so many ranks."""
 
     mpi: Mpi
     place: Place
     way: str
-    jobs: tuple[tuple[str, int], ...]
-    #: The name that the cell is kept under: without us, MPIs of one baseline share a cell.
-    name: str
+    program: str
+    ranks: int
+
+    @property
+    def name(self) -> str:
+        """The name that its cell is kept under: without us, MPIs of one baseline share it."""
+        return self.mpi.key if self.way == mpis.IVC else self.mpi.baseline
 
     @property
     def key(self) -> tuple[str, str, str]:
         return self.name, self.place.key, self.way
+
+    def __str__(self) -> str:
+        where = f"{self.place.key}: {self.mpi.label}, {self.way}"
+        return f"{where}: {self.program}, {self.ranks} ranks"
 
 
 @dataclass
@@ -42,37 +50,49 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
 
 
-def _jobs(place: Place, names: Iterable[str], quick: bool) -> tuple[tuple[str, int], ...]:
-    ranks = place.ranks[:1] if quick else place.ranks
-    jobs = [("integrity", n) for n in ranks] + [("latency", ranks[0])]
-    jobs += [] if quick else [("suite", n) for n in ranks]
-    return tuple(job for job in jobs if job[0] in set(names))
+def _jobs(place: Place) -> list[tuple[str, int]]:
+    jobs = [("integrity", n) for n in place.ranks] + [("latency", place.ranks[0])]
+    return jobs + [("suite", n) for n in place.ranks]
 
 
-def _quick(mpi: Mpi, place: Place) -> bool:
-    """One version of each MPI in the first place, the newest MPICH in the others."""
-    return mpi.quick and (place.key == "one" or mpi.key == "mpich")
+def _quick_jobs(mpi: Mpi, place: Place) -> list[tuple[str, int]]:
+    """One version of each MPI with memory and with the network; and what shows most, once."""
+    newest = mpi.key == "mpich"
+    one = place.key == "one"
+    jobs = []
+    if mpi.quick and (place.guests == 2 or newest):
+        jobs.append(("integrity", place.ranks[0]))
+    if mpi.quick and one:
+        jobs.append(("latency", 2))
+    if newest and one:
+        jobs.append(("suite", 2))
+    return jobs
 
 
 def make(
     chosen: Iterable[Mpi],
     where: Iterable[Place],
-    names: Iterable[str],
+    names: Collection[str],
     *,
     quick: bool = False,
     own: bool = True,
+    ranks: Collection[int] = (),
 ) -> Plan:
     """The plan, in the order of work: one place after the other, without us first."""
-    chosen, names = list(chosen), list(names)
+    chosen = list(chosen)
     tasks: list[Task] = []
     for place in where:
+        subjects: list[tuple[Mpi, str]] = []
         if place.key == "one" and own and not quick:
-            by_name = {mpi.baseline: mpi for mpi in chosen}
-            jobs = _jobs(place, names, quick)
-            tasks += [Task(mpi, place, mpis.OWN, jobs, name) for name, mpi in by_name.items()]
-        for mpi in chosen:
-            if not quick or _quick(mpi, place):
-                tasks.append(Task(mpi, place, mpis.IVC, _jobs(place, names, quick), mpi.key))
+            subjects += [(mpi, mpis.OWN) for mpi in {mpi.baseline: mpi for mpi in chosen}.values()]
+        subjects += [(mpi, mpis.IVC) for mpi in chosen]
+        for mpi, way in subjects:
+            jobs = _quick_jobs(mpi, place) if quick else _jobs(place)
+            tasks += [
+                Task(mpi, place, way, name, n)
+                for name, n in jobs
+                if name in names and (not ranks or n in ranks)
+            ]
     return Plan(tasks, quick)
 
 
@@ -83,86 +103,82 @@ class Making:
     progress: lab.UpProgress
     count: Callable[[str], None]
     log: Callable[[str], None]
-    done: Callable[[Cell], None]
+    done: Callable[[Cell, Outcome], None]
 
 
-def _not_run(task: Task, version: str, why: str) -> Cell:
-    outcomes = [Outcome(name, ranks, NOT_RUN, why) for name, ranks in task.jobs]
-    return Cell(task.name, version, task.place.key, task.way, outcomes)
-
-
-def _own(cells: Iterable[Cell], task: Task, ranks: int) -> Outcome | None:
+def judge(cells: Collection[Cell]) -> None:
+    """Each suite through us against the same without us, as far as that is there."""
+    own = {cell.mpi: cell for cell in cells if cell.way == mpis.OWN}
+    baselines = {mpi.key: own[mpi.baseline] for mpi in mpis.MPIS if mpi.baseline in own}
     for cell in cells:
-        if cell.way == mpis.OWN and cell.mpi == task.mpi.baseline:
-            return cell.find("suite", ranks)
-    return None
+        baseline = baselines.get(cell.mpi) if cell.way == mpis.IVC else None
+        for outcome in cell.outcomes:
+            if outcome.program == "suite" and outcome.status != NOT_RUN:
+                without = baseline.find("suite", outcome.ranks) if baseline else None
+                checks.judge_suite(outcome, cell.mpi, without)
 
 
-def _cell(plan: Plan, task: Task, ground: Ground, cells: list[Cell], making: Making) -> Cell:
-    """Raises LabError when the guests are beyond use; what was done so far is lost then."""
-    environment = task.mpi.environment()
-    if task.way == mpis.IVC and not (file := Path(task.mpi.built())).exists():
-        return _not_run(task, environment.version, f"{file.name} is not built")
-    subject = Subject(
-        task.mpi, environment, task.way, ground, plan.limits, plan.quick, making.log
-    )
-    cell = Cell(task.name, environment.version, task.place.key, task.way)
-    for name, ranks in task.jobs:
-        making.count(f"{task.place.key}: {task.mpi.label}, {task.way}: {name}, {ranks} ranks")
-        outcome = checks.PROGRAMS[name](subject, ranks)
-        if task.way == mpis.IVC:
-            checks.judge_suite(outcome, _own(cells, task, ranks))
-        cell.outcomes.append(outcome)
-    return cell
+def _keep(cells: list[Cell], task: Task, version: str, outcome: Outcome, making: Making) -> None:
+    cell = next((cell for cell in cells if cell.key == task.key), None)
+    if cell is None:
+        cell = Cell(task.name, version, task.place.key, task.way)
+        cells.append(cell)
+    cell.version = version or cell.version
+    cell.outcomes.append(outcome)
+    judge(cells)
+    making.done(cell, outcome)
 
 
-def _safely(plan: Plan, task: Task, ground: Ground, cells: list[Cell], making: Making) -> Cell:
+def _job(plan: Plan, task: Task, ground: Ground, making: Making) -> tuple[str, Outcome]:
+    """The MPI's version, and what became of the job. Raises LabError when the guests broke."""
+    version = ""
     try:
-        return _cell(plan, task, ground, cells, making)
+        environment = task.mpi.environment()
+        version = environment.version
+        if task.way == mpis.IVC and not (file := Path(task.mpi.built())).exists():
+            why = f"{file.name} is not built"
+            return version, Outcome(task.program, task.ranks, NOT_RUN, why)
+        subject = Subject(
+            task.mpi, environment, task.way, ground, plan.limits, plan.quick, making.log
+        )
+        return version, checks.PROGRAMS[task.program](subject, task.ranks)
     except LabError:
         raise
     except IvcError as error:
-        making.log(f"{task.mpi.label}: {error}\n{error.detail or ''}")
-        return _not_run(task, "", str(error))
+        making.log(f"{task}: {error}\n{error.detail or ''}")
+        return version, Outcome(task.program, task.ranks, NOT_RUN, str(error))
 
 
-def _place(plan: Plan, tasks: list[Task], cells: list[Cell], making: Making) -> None:
-    """The cells of one place; a lab that breaks is replaced, and its cell has failed."""
-    waiting = list(tasks)
+def _place(plan: Plan, waiting: list[Task], cells: list[Cell], making: Making) -> None:
+    """The jobs of one place; a lab that breaks is replaced, and its job has failed."""
     while waiting:
         with places.ground(waiting[0].place, making.progress) as ground:
             while waiting:
                 task = waiting.pop(0)
-                broken = False
+                making.count(str(task))
                 try:
-                    cell = _safely(plan, task, ground, cells, making)
+                    version, outcome = _job(plan, task, ground, making)
                 except LabError as error:
-                    broken = True
-                    making.log(f"{error}\n{error.detail or ''}")
-                    cell = _not_run(task, "", f"the guests broke: {error}")
-                    for outcome in cell.outcomes:
-                        outcome.status = FAIL
-                cells.append(cell)
-                making.done(cell)
-                if broken:
+                    making.log(f"{task}: {error}\n{error.detail or ''}")
+                    outcome = Outcome(task.program, task.ranks, FAIL, f"the guests broke: {error}")
+                    _keep(cells, task, "", outcome, making)
                     break
+                _keep(cells, task, version, outcome, making)
 
 
 def run(plan: Plan, cells: list[Cell], making: Making) -> list[Cell]:
-    """Make the cells that `cells` does not have yet; returns all of them."""
-    have = {cell.key for cell in cells}
-    tasks = [task for task in plan.tasks if task.key not in have]
+    """Do the jobs that `cells` has no result of yet; returns all cells."""
+    have = {(cell.key, o.program, o.ranks) for cell in cells for o in cell.outcomes}
+    tasks = [task for task in plan.tasks if (task.key, task.program, task.ranks) not in have]
     for place in {task.place: None for task in tasks}:
-        mine = [task for task in tasks if task.place == place]
+        waiting = [task for task in tasks if task.place == place]
         try:
-            _place(plan, mine, cells, making)
+            _place(plan, waiting, cells, making)
         except MissingError:
             raise
         except LabError as error:  # the place did not come up
             making.log(f"{error}\n{error.detail or ''}")
-            made = {cell.key for cell in cells}
-            for task in mine:
-                if task.key not in made:
-                    cells.append(_not_run(task, "", f"{place.label}: {error}"))
-                    making.done(cells[-1])
+            for task in waiting:
+                outcome = Outcome(task.program, task.ranks, NOT_RUN, f"{place.label}: {error}")
+                _keep(cells, task, "", outcome, making)
     return cells

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from .checks import KNOWN, NEEDS_SHARED_FILES
+from . import known
 from .mpis import MPIS
 from .places import PLACES
+from .plan import Task
 from .results import FAIL, NOT_RUN, PASS, Cell, Outcome
 
 _HEADS = ("MPI", "place", "integrity", "8 B", "64 KiB", "1 MiB", "mpi4py, 2 ranks",
@@ -76,9 +77,8 @@ def reasons(cells: Iterable[Cell]) -> list[str]:
             head = f"{what}: {outcome.program}, {outcome.ranks} ranks"
             if outcome.text:
                 lines.append(f"{head}: {outcome.status}: {outcome.text}")
-            for name, why in outcome.failures.items():
-                if name not in KNOWN:
-                    lines.append(f"{head}: {name}: {why[:200]}")
+            for name in sorted(known.unexplained(cell.mpi, outcome.failures)):
+                lines.append(f"{head}: {name}: {outcome.failures[name][:200]}")
     return lines
 
 
@@ -103,25 +103,57 @@ Every MPI in every place, real programs between user-mode Linux guests. Made by
 
 - *place*: {places}.
   A "host" is a region of shared memory; guests of two hosts have only a network between them. Four
-  ranks on two guests are two in each. *Without us*: the same MPI with what it brings itself.
+  ranks on two guests are two in each. *Without us*: the same MPI over libfabric's `tcp` (`mtl/ofi`:
+  `tcp;ofi_rxm`); over Open MPI's own TCP beside the plug-in and `btl/ofi`.
 - *integrity*: `tests/mpi/integrity.c`, every byte compared; and the adapter's own counters say that
-  pairs of guests on one host used memory, and pairs on two hosts did not.
+  pairs of guests on one host used memory and nothing else, and pairs on two hosts did not; with the
+  provider, that they used its network path.
 - *8 B, 64 KiB, 1 MiB*: median one-way latency (`bench/bench_mpi.c`).
-- *mpi4py*: mpi4py's own test suite. PASS: nothing failed but what fails without us as well.
-  `{known}` fails everywhere.
-- Not run, because guests share no file system: {excluded}.
+- *mpi4py*: mpi4py's own test suite. *pass*: nothing failed but what fails without us as well: in
+  the row *without us*, or in the first list here.
+
+Tests of mpi4py that fail, and not because of us:
+
+{failing}
+
+Tests of mpi4py that are not run:
+
+{left_out}
 
 """
 
 
-def markdown(cells: Sequence[Cell], command: str, when: str) -> str:
-    """The page docs/matrix.md."""
+def _known(what: Iterable[known.Known]) -> str:
+    """A line for each reason."""
+    by_why: dict[tuple[str, str], list[str]] = {}
+    for one in what:
+        by_why.setdefault((one.mpi, one.why), []).append(f"`{one.pattern}`")
+    return "\n".join(
+        f"- {', '.join(patterns)}" + (f" ({mpi})" if mpi else "") + f": {why}."
+        for (mpi, why), patterns in by_why.items()
+    )
+
+
+def _missing(cells: Iterable[Cell], tasks: Iterable[Task]) -> list[str]:
+    """What a whole matrix has and this one has no result of, a line for each cell."""
+    have = {(cell.key, o.program, o.ranks) for cell in cells for o in cell.outcomes}
+    by_cell: dict[str, list[str]] = {}
+    for task in tasks:
+        if (task.key, task.program, task.ranks) not in have:
+            where = f"{_LABELS.get(task.name, task.name)}, {task.place.key}"
+            where += "" if task.way == "ivc" else ", without us"
+            by_cell.setdefault(where, []).append(f"{task.program} on {task.ranks} ranks")
+    return [f"{where}: {', '.join(jobs)}" for where, jobs in by_cell.items()]
+
+
+def markdown(cells: Sequence[Cell], whole: Iterable[Task], command: str, when: str) -> str:
+    """The page docs/matrix.md; `whole` is everything that a matrix can have."""
     text = _PAGE.format(
         command=command,
         when=when,
         places="; ".join(f"*{place.key}*: {place.label}" for place in PLACES),
-        known=", ".join(sorted(KNOWN)),
-        excluded=", ".join(f"`{pattern}`" for pattern in NEEDS_SHARED_FILES),
+        failing=_known(known.FAILING),
+        left_out=_known(known.LEFT_OUT),
     )
     text += f"| {' | '.join(_HEADS)} |\n|{'---|' * len(_HEADS)}\n"
     for cell in _order(cells):
@@ -129,4 +161,7 @@ def markdown(cells: Sequence[Cell], command: str, when: str) -> str:
     if found := reasons(cells):
         text += "\n## What did not pass, and why\n\n"
         text += "".join(f"- {line.replace('|', '/')}\n" for line in found)
+    if missing := _missing(cells, whole):
+        text += "\n## What was not run in this matrix\n\n"
+        text += "".join(f"- {line}\n" for line in missing)
     return text

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from ..lab.hypervisor import cache_dir, cache_lock
 
 #: The bindings, from a wheel, and the suite that belongs to them, from the source distribution.
 MPI4PY = "4.1.2"
+#: Seconds before pip is tried again.
+_PAUSES = (5, 30)
 
 
 class WheelError(IvcError):
@@ -45,14 +48,31 @@ def base() -> Path:
     return cache_dir() / "mpi"
 
 
+def _why(said: list[str]) -> str:
+    """pip's reason in few words."""
+    if any("(from versions: none)" in line for line in said):
+        return "the package index did not answer, or has none for this machine"
+    errors = [line.removeprefix("ERROR:").strip() for line in said if line.startswith("ERROR:")]
+    return errors[-1] if errors else "no reason given"
+
+
 def _pip(words: list[str], what: str) -> None:
+    """Run pip; again after a while when it fails, because indexes and networks have bad moments."""
     argv = [sys.executable, "-m", "pip", *words, "-q", "--disable-pip-version-check"]
-    done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        tail = "\n".join(done.stderr.strip().splitlines()[-6:])
-        raise WheelError(
-            f"pip could not get {what}", hint="the first time needs a network", detail=tail
-        )
+    for pause in (*_PAUSES, None):
+        done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode == 0:
+            return
+        said = done.stderr.strip().splitlines()
+        why = _why(said)
+        if pause is None or "No matching distribution" in why:  # waiting brings no version
+            break
+        time.sleep(pause)
+    raise WheelError(
+        f"pip could not get {what}: {why}",
+        hint=f"try `{' '.join(argv[:3])} download mpi4py`",
+        detail="\n".join(said[-6:]),
+    )
 
 
 def _version(python: Path, package: str) -> str:
@@ -88,8 +108,23 @@ def _make(name: str, requirement: str | None, new: Path) -> str:
     return _version(python, name) if requirement else _debian_version()
 
 
+#: What could not be had in this process: everybody else who asks is told at once.
+_failed: dict[str, IvcError] = {}
+
+
 def environment(name: str, requirement: str | None) -> Environment:
     """The environment with that package; made when it is not there. None: the system's MPI."""
+    key = requirement or name
+    if key in _failed:
+        raise _failed[key]
+    try:
+        return _environment(name, requirement)
+    except IvcError as error:
+        _failed[key] = error
+        raise
+
+
+def _environment(name: str, requirement: str | None) -> Environment:
     key = requirement or name
     with cache_lock("mpi") as folder:
         folder.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ import os
 from ..errors import MissingError
 from ..lab import lab
 from ..matrix import checks, mpis, places, plan
-from ..matrix.results import PASS, Cell
+from ..matrix.results import PASS, Cell, Outcome
 from .part import Run, SkipPart
 
 
@@ -24,12 +24,12 @@ def matrix(run: Run) -> None:
         raise SkipPart("a lab needs root: run with sudo")
     wanted = plan.make(mpis.named([]), places.named([]), checks.PROGRAMS, quick=True)
 
-    def done(cell: Cell) -> None:
-        for outcome in cell.outcomes:
-            what = f"{cell.mpi} {cell.version}, place {cell.place}: {outcome.program}, " + (
-                f"{outcome.ranks} ranks"
-            )
-            run.check(what, outcome.status == PASS, f"{outcome.status}: {outcome.text}")
+    def done(cell: Cell, outcome: Outcome) -> None:
+        what = f"{cell.mpi} {cell.version}, place {cell.place}: {outcome.program}"
+        what += f", {outcome.ranks} ranks"
+        why = [f"{outcome.status}: {outcome.text}"]
+        why += [f"{test}: {reason}" for test, reason in outcome.failures.items()]
+        run.check(what, outcome.status == PASS, "\n".join(why))
 
     try:
         plan.run(wanted, [], plan.Making(_Tell(run), run.log, run.log, done))

@@ -35,8 +35,28 @@ SELECTIONS = {
 ONE_SIDED = {"OMPI_MCA_osc": "^ucx"}
 
 
+#: Open MPI's two ways to libfabric.
+OVER_LIBFABRIC = {
+    "mtl/ofi": {
+        "OMPI_MCA_pml": "cm",
+        "OMPI_MCA_mtl": "ofi",
+        "OMPI_MCA_mtl_ofi_provider_include": "ivc",
+    },
+    "btl/ofi": {
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "ofi,self",
+        "OMPI_MCA_btl_ofi_mode": "2",
+        **ONE_SIDED,
+    },
+}
+
+
 def program(name: str) -> str:
     return str(paths.build() / "tests" / "mpi" / name)
+
+
+def _provider_file() -> Path:
+    return paths.build() / "adapters" / "libfabric" / "libivc-fi.so"
 
 
 def components() -> str:
@@ -133,6 +153,47 @@ def _other_programs(run: Run, where: Path) -> None:
         run.check(f"{name}, {ranks} ranks", done.returncode == 0, done.stdout)
 
 
+def _provider_environment(region: str) -> dict[str, str]:
+    return {
+        **environment(region),
+        "FI_PROVIDER_PATH": str(_provider_file().parent),
+        "FI_PROVIDER": "ivc",
+        "FI_TCP_IFACE": "lo",
+    }
+
+
+def _provider(run: Run, where: Path) -> None:
+    """Open MPI through the libfabric provider, by memory and by network."""
+    if not _provider_file().exists():
+        run.skipped("Open MPI through libfabric", "libivc-fi.so is not built (libfabric-dev)")
+        return
+    words = [program("integrity"), "--iterations", "2", "--max-size", "1000000"]
+    for label, selection in OVER_LIBFABRIC.items():
+        for path, place in (("memory", str(where)), ("network", "none")):
+            env = {**_provider_environment(place), **selection}
+            done = _mpirun(run, 2, words, env)
+            what = f"integrity, 2 ranks, {label}"
+            if run.check(f"{what}, {path}", done.returncode == 0, done.stdout):
+                by_memory = re.search(r"endpoint .*: memory: sent [1-9]", done.stdout) is not None
+                run.check(f"{what}: by {path}", by_memory == (path == "memory"), done.stdout)
+
+
+def _windows(run: Run, where: Path) -> None:
+    """MPI windows in the region: served while their owner is stopped."""
+    library = paths.build() / "adapters" / "mpi" / "libivc-mpi-alloc.so"
+    if not _provider_file().exists():
+        run.skipped("windows in the region", "libivc-fi.so is not built (libfabric-dev)")
+        return
+    env = {
+        **_provider_environment(str(where)),
+        **OVER_LIBFABRIC["btl/ofi"],
+        "OMPI_MCA_osc": "rdma",
+    }
+    words = ["-x", f"LD_PRELOAD={library}", program("onesided"), "--stop", "--expect", "direct"]
+    done = _mpirun(run, 2, words, env)
+    run.check("windows of a stopped rank are served", done.returncode == 0, done.stdout)
+
+
 def _two_jobs(run: Run, where: Path) -> None:
     words = ["mpirun", "--oversubscribe", "-np", "2", program("integrity"), "--seconds", "4"]
     env = {**os.environ, **environment(str(where))}
@@ -190,6 +251,8 @@ def host(run: Run) -> None:
         _integrity(run, where)
         _one_sided(run, where)
         _other_programs(run, where)
+        _provider(run, where)
+        _windows(run, where)
         _two_jobs(run, where)
         _killed_rank(run, where)
     _without_region(run)

@@ -1,0 +1,69 @@
+"""What mpi4py's suite is not held to, and why: tests whose result does not depend on us.
+
+What fails over the MPI's own tcp is found by running it so (plan.py). Here is what that run does not
+show, each with how it was seen without us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True)
+class Known:
+    pattern: str
+    #: The beginning of the names of the MPIs that this is about.
+    mpi: str
+    why: str
+
+    def fits(self, mpi: str, test: str) -> bool:
+        return mpi.startswith(self.mpi) and fnmatchcase(test, self.pattern)
+
+
+_SIZE = "over libfabric's shm as well: where the provider has RMA, the size is -1 instead of 0"
+#: Tests that are run, and may fail.
+FAILING = (
+    Known("test_mpiabi.TestMPIABI.testGetFortranInfo", "",
+          "with every MPI: the bindings ask for what none of them tells"),
+    *(Known(f"test_win.TestWinCreateDynamic*.{test}", "impi", _SIZE)
+      for test in ("testAttachDetach", "testAttributes", "testGetAttr", "testMemory")),
+)  # fmt: skip
+
+_FILES = "its ranks open one file in /tmp, and guests share no file system"
+_RACE = (
+    "MPI_Dist_graph_create probes for a message from any source and then receives from any source: "
+    "fails or hangs now and then over libfabric's tcp and shm as well"
+)
+_SSEND = (
+    "crashes or hangs in mtl/ofi of Open MPI 4.1.4: synchronous sends of an object and their "
+    "cancelling; over libfabric's tcp;ofi_rxm as well"
+)
+_BOTTOM = (
+    "crashes in Open MPI 4.1.4: with pml/cm, MPI_Alltoallw from MPI_BOTTOM copies from address "
+    "zero; over libfabric's tcp;ofi_rxm as well"
+)
+_JOIN = "hangs with mtl/ofi of Open MPI 4.1.4; over libfabric's tcp;ofi_rxm as well"
+_SSEND_TESTS = ("testCancel", "testISSendAndRecv", "testProbe", "testSSendAndRecv",
+                "testTestSomeSend", "testWaitSomeSend")  # fmt: skip
+#: Tests that are not run.
+LEFT_OUT = (
+    Known("test_io.*World*", "", _FILES),
+    Known("test_spawn.*testNoArgs*", "", _FILES),
+    Known("test_comm_topo.*World*.testDistgraphcomm", "mpich", _RACE),
+    Known("test_comm_topo.*World*.testDistgraphcomm", "impi", _RACE),
+    *(Known(f"test_p2p_obj.*.{test}", "openmpi-4.1-mtl", _SSEND) for test in _SSEND_TESTS),
+    Known("test_cco_vec.*.testAlltoallwBottom", "openmpi-4.1-mtl", _BOTTOM),
+    Known("test_dynproc.*.testJoin", "openmpi-4.1-mtl", _JOIN),
+)
+
+
+def left_out(mpi: str) -> list[str]:
+    """The patterns of the tests that this MPI is not asked."""
+    return [one.pattern for one in LEFT_OUT if mpi.startswith(one.mpi)]
+
+
+def unexplained(mpi: str, failures: Iterable[str]) -> set[str]:
+    """Those failures that are not known."""
+    return {test for test in failures if not any(one.fits(mpi, test) for one in FAILING)}
