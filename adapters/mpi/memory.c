@@ -34,7 +34,8 @@ static struct {
 static void *refuse(const char *reason)
 {
     memory.refused++;
-    snprintf(memory.reason, sizeof memory.reason, "%s", reason);
+    if (reason != memory.reason)
+        snprintf(memory.reason, sizeof memory.reason, "%s", reason);
     return NULL;
 }
 

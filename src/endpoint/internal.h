@@ -66,6 +66,7 @@ struct ivc_endpoint {
     uint64_t network_cost;          /* what a look costs, in ivc_cycles() */
     uint64_t network_due;           /* ivc_cycles() of the next look */
     ivc_atomic_u32 network_woke;    /* its descriptor has woken somebody: look at once */
+    ivc_atomic_u32 network_lies;    /* times in a row that it has woken somebody for nothing */
     uint32_t n_remotes;             /* peers on the network path, ever */
     ivc_endpoint_packet_fn *on_packet;
     void *arg;

@@ -31,11 +31,14 @@ struct greeting {
     struct ivc_address_fields address;
     uint64_t magic_id;
     uint32_t client_id;
-    uint32_t reserved;
+    uint32_t packet_max;    /* the longest that its sender will send; 0: not told */
     char host[64];
 };
 
-enum { LOOK_CYCLES_MIN = 256 };     /* less than any look costs */
+enum {
+    LOOK_CYCLES_MIN = 256,      /* less than any look costs */
+    LIES_MAX = 16,
+};
 
 /* ---- who is out there */
 
@@ -125,6 +128,7 @@ static int greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     struct greeting greeting = {
         .magic_id = endpoint->magic_id, .client_id = endpoint->client_id,
+        .packet_max = (uint32_t)ivc_endpoint_packet_max(endpoint),
     };
     int r;
 
@@ -257,12 +261,22 @@ static void end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char
 }
 
 /* The peer has to know as well, or it would wait for answers to what is dropped from now on. */
-static void end_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+static void end_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)
 {
     ivc_endpoint_lock(endpoint);
     send_kind(endpoint, peer, WIRE_BROKEN, NULL, 0);
     ivc_endpoint_unlock(endpoint);
-    end(endpoint, peer, "packets of it were lost on the network");
+    end(endpoint, peer, reason);
+}
+
+/* Our buffers would not hold its packets, and a network that has no room for one may say nothing. */
+static bool sends_too_much(const struct ivc_endpoint *endpoint, const void *greeting)
+{
+    uint32_t packet_max;
+
+    memcpy(&packet_max, (const char *)greeting + offsetof(struct greeting, packet_max),
+           sizeof packet_max);
+    return packet_max > ivc_endpoint_packet_max(endpoint);
 }
 
 static void on_packet(void *arg, const void *data, size_t len)
@@ -282,14 +296,18 @@ static void on_packet(void *arg, const void *data, size_t len)
         return;     /* of a job that is not ours, or of one that was given up */
     ivc_route_heard(peer->route);
     if (wire.kind == WIRE_BROKEN) {
-        end(endpoint, peer, "it has lost packets of ours on the network");
+        end(endpoint, peer, "it takes no more of our packets: some were lost on the network, or "
+            "IVC_CHUNK_SIZE is smaller there");
         return;
     }
     if (wire.number != peer->remote_received++) {
-        end_broken(endpoint, peer);
+        end_broken(endpoint, peer, "packets of it were lost on the network");
         return;
     }
-    if (wire.kind == WIRE_PACKET)
+    if (wire.kind == WIRE_GREETING && sends_too_much(endpoint, content))
+        end_broken(endpoint, peer, "its packets are longer than ours: IVC_CHUNK_SIZE must be the "
+                   "same wherever packets go over the network");
+    else if (wire.kind == WIRE_PACKET)
         deliver(endpoint, peer, wire.tag, content, len);
     else if (wire.kind == WIRE_FAREWELL)
         end(endpoint, peer, NULL);
@@ -315,9 +333,32 @@ static void plan_next_look(struct ivc_endpoint *endpoint, uint64_t start, uint64
     endpoint->network_due = end + cost * (endpoint->n_remotes > 0 ? 16 : 256);
 }
 
+/*
+ * libfabric's own tcp of 1.17 and 1.18.0 (`net` there) leaves its descriptor readable once something
+ * has come, and says that one may sleep on it all the same (ofiwg/libfabric issue 8947).  One that
+ * has woken somebody so many times in a row for nothing is not slept on until something comes.
+ */
+static void count_lies(struct ivc_endpoint *endpoint, bool woke, int n)
+{
+    /* Relaxed: written by whoever makes progress, alone; a sleeper reads it a moment late. */
+    uint32_t lies = ivc_load_relaxed(&endpoint->network_lies);
+
+    if (n > 0 && lies > 0)
+        ivc_store_relaxed(&endpoint->network_lies, 0);
+    else if (n == 0 && woke && lies < LIES_MAX)
+        ivc_store_relaxed(&endpoint->network_lies, lies + 1);
+}
+
+int ivc_remote_fd(const struct ivc_endpoint *endpoint)
+{
+    if (!endpoint->network || ivc_load_relaxed(&endpoint->network_lies) == LIES_MAX)
+        return -1;
+    return ivc_network_fd(endpoint->network);
+}
+
 int ivc_remote_poll(struct ivc_endpoint *endpoint)
 {
-    bool memory = endpoint->n_receivers > 0;
+    bool memory = endpoint->n_receivers > 0, woke;
     uint64_t start;
     int n;
 
@@ -325,11 +366,13 @@ int ivc_remote_poll(struct ivc_endpoint *endpoint)
         return 0;
     start = memory ? ivc_cycles() : 0;
     /* Relaxed: a hint; whoever set it calls progress until we have looked. */
-    if (memory && start < endpoint->network_due && !ivc_load_relaxed(&endpoint->network_woke))
+    woke = ivc_load_relaxed(&endpoint->network_woke);
+    if (memory && start < endpoint->network_due && !woke)
         return 0;
-    if (ivc_load_relaxed(&endpoint->network_woke))
+    if (woke)
         ivc_store_relaxed(&endpoint->network_woke, 0);
     n = ivc_network_progress(endpoint->network);
+    count_lies(endpoint, woke, n);
     endpoint->network_busy = n > 0;
     endpoint->network_due = 0;
     if (memory && n == 0)

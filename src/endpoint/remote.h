@@ -28,6 +28,9 @@ int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_
 int ivc_remote_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                            const struct ivc_buffer *buffer, size_t len);
 
+/* What to sleep on beside memory; -1: nothing, progress has to look. */
+int ivc_remote_fd(const struct ivc_endpoint *endpoint);
+
 /* Under `polling`. */
 int ivc_remote_poll(struct ivc_endpoint *endpoint);
 

@@ -237,7 +237,7 @@ static void test_left(void)
     ivc_endpoint_address(b.endpoint, &address);
     node_close(&b);
     CHECK_EQ(ivc_endpoint_connect(a.endpoint, &address, &peer), IVC_E_GONE);
-    CHECK_TEXT(ivc_error_text(), "2", "left");
+    CHECK_TEXT(ivc_error_text(), "peer", "has left the region");
     node_open(&b, path, 3);     /* the same slot, if it is free already */
     CHECK_EQ(ivc_endpoint_connect(a.endpoint, &address, &peer), IVC_E_GONE);
     node_close(&a);
@@ -403,6 +403,74 @@ static void test_remote_farewell(void)
     CHECK_EQ(b.packets, 50);
     CHECK_EQ(b.gones, 1);
     CHECK_THAT(b.last_reason == NULL, "%s", b.last_reason);
+    node_close(&b);
+}
+
+/* From a to b: the first one waits until both have met. */
+static void send_first(struct ivc_peer *peer)
+{
+    struct iovec iov = { payload, 10 };
+
+    while (ivc_endpoint_send(a.endpoint, peer, 3, &iov, 1) == IVC_E_FULL) {
+        ivc_endpoint_progress(a.endpoint);
+        ivc_endpoint_progress(b.endpoint);
+    }
+}
+
+/* Whoever sends packets longer than we can take is told so, at the first one. */
+static void test_remote_too_long(void)
+{
+    struct ivc_peer *peer;
+
+    remote_must_open(&b);
+    setenv("IVC_CHUNK_SIZE", "256K", 1);
+    remote_must_open(&a);
+    unsetenv("IVC_CHUNK_SIZE");
+    peer = connect_to(&a, &b);
+    send_first(peer);
+    for (unsigned i = 0; i < 10000 && (a.gones == 0 || b.gones == 0); i++, ivc_sleep_ms(1)) {
+        ivc_endpoint_progress(a.endpoint);
+        ivc_endpoint_progress(b.endpoint);
+    }
+    CHECK(a.last_reason && b.last_reason);
+    CHECK_TEXT(a.last_reason, "IVC_CHUNK_SIZE");
+    CHECK_TEXT(b.last_reason, "IVC_CHUNK_SIZE");
+    CHECK_EQ(b.packets, 0);
+    node_close(&a);
+    node_close(&b);
+}
+
+static uint64_t processor_ns(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* Waiting for a peer that says nothing costs next to nothing, also after something has come. */
+static void test_remote_sleep(void)
+{
+    struct ivc_peer *peer;
+    uint64_t end, used;
+
+    remote_must_open(&a);
+    remote_must_open(&b);
+    peer = connect_to(&a, &b);
+    send_first(peer);
+    for (unsigned i = 0; i < 10000 && b.packets == 0; i++, ivc_sleep_ms(1)) {
+        ivc_endpoint_progress(a.endpoint);
+        ivc_endpoint_progress(b.endpoint);
+    }
+    CHECK_EQ(b.packets, 1);
+    used = processor_ns();
+    for (end = ivc_now_ms() + 2000; ivc_now_ms() < end;) {
+        ivc_endpoint_progress(b.endpoint);
+        ivc_endpoint_wait(b.endpoint, 100, false);
+    }
+    used = processor_ns() - used;
+    CHECK_THAT(used < 1000000000u, "%u ms of processor time in 2 s", (unsigned)(used / 1000000));
+    node_close(&a);
     node_close(&b);
 }
 
@@ -575,6 +643,8 @@ static const struct check_case cases[] = {
     { "packets of one that left", test_farewell, 0 },
     { "network: packets and a farewell", test_remote_farewell, 0 },
     { "network: a sender that stops, and one that dies", test_remote_death, 0 },
+    { "network: packets longer than a peer takes", test_remote_too_long, 0 },
+    { "network: a wait is a sleep", test_remote_sleep, 0 },
     { "network: packets that lie", test_remote_lies, 0 },
     { "network: no provider, another one", test_remote_selection, 0 },
 };

@@ -8,13 +8,14 @@
  * packet is in its ring by then, so a last look at the rings a few microseconds later finds it; and
  * should that be too early, a sleep ends by itself after 50 ms and progress looks again.
  */
-#include "endpoint/internal.h"
+#include "endpoint/remote.h"
 
 #include "base/error.h"
 #include "base/util.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -60,7 +61,7 @@ static bool network_is_due(struct ivc_endpoint *endpoint)
 static bool look_again(struct ivc_endpoint *endpoint, struct sleep *sleep)
 {
     struct pollfd network = {
-        .fd = endpoint->network ? ivc_network_fd(endpoint->network) : -1, .events = POLLIN,
+        .fd = ivc_remote_fd(endpoint), .events = POLLIN,
     };
     struct timespec delay = { 0, (long)sleep->delay_ns };
 
@@ -141,6 +142,7 @@ static void *watch(void *arg)
 static int start_watcher(struct ivc_endpoint *endpoint)
 {
     struct ivc_watcher *watcher = calloc(1, sizeof *watcher);
+    sigset_t all, old;
     int r;
 
     if (!watcher)
@@ -151,7 +153,11 @@ static int start_watcher(struct ivc_endpoint *endpoint)
     if (r == 0) {
         pthread_mutex_init(&watcher->lock, NULL);
         pthread_cond_init(&watcher->changed, NULL);
+        /* The application's signals are the application's: the thread takes none of them. */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
         r = pthread_create(&watcher->thread, NULL, watch, watcher);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
         if (r != 0)
             close(watcher->event);
     }

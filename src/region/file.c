@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -104,6 +105,25 @@ static int open_error(const char *name)
     return ivc_error_set(code, "region %s: cannot open it: %s", name, strerror(-code));
 }
 
+/* A file may be longer than what there is to fill it with; the first touch that finds nothing would
+ * be the end of the process (SIGBUS).  File systems without a limit tell 0 blocks. */
+static int check_room(int fd, const char *name, uint64_t size)
+{
+    struct stat st;
+    struct statvfs fs;
+    uint64_t room;
+
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || fstatvfs(fd, &fs) < 0 || fs.f_blocks == 0)
+        return 0;
+    room = (uint64_t)st.st_blocks * 512 + (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (room >= size)
+        return 0;
+    return ivc_error_set(-ENOSPC, "region %s: the file has %llu MiB, and its file system room for "
+                         "%llu MiB of them; make room there (a container's /dev/shm: --shm-size) or "
+                         "the file smaller", name, (unsigned long long)(size >> 20),
+                         (unsigned long long)(room >> 20));
+}
+
 static int file_map(const char *name, struct ivc_mapping *ret_mapping)
 {
     IVC_AUTO_CLOSE int fd = open(name, O_RDWR | O_CLOEXEC);
@@ -120,6 +140,9 @@ static int file_map(const char *name, struct ivc_mapping *ret_mapping)
         return ivc_error_set(-EFBIG, "region %s: too small, %llu bytes; it needs at least %d "
                              "(256 KiB for each process): 'truncate -s 64M %s'",
                              name, (unsigned long long)size, IVC_LAYOUT_SIZE_MIN, name);
+    r = check_room(fd, name, size);
+    if (r < 0)
+        return r;
     memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return ivc_error_set(-errno, "region %s: cannot map %llu bytes: %s", name,

@@ -47,11 +47,13 @@ static int make_room(struct ivc_lent *lent)
     return 0;
 }
 
-static void set_lends(struct ivc_region *region, uint32_t lends)
+/* For good: to take it back could hit the slot's next owner, when we were taken for dead; and it
+ * costs no more than a later burial. */
+static void say_that_we_lend(struct ivc_region *region)
 {
     /* Release: pairs with the acquire in is_still_read() (reclaim.c).  Nobody can have been told of
      * memory that is not handed out yet, so whoever buries us finds it set. */
-    ivc_store_release(&ivc_region_slot(region, region->self.slot)->lends, lends);
+    ivc_store_release(&ivc_region_slot(region, region->self.slot)->lends, 1);
 }
 
 int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
@@ -69,7 +71,7 @@ int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
     r = make_room(lent);
     if (r < 0)
         return r;
-    set_lends(region, 1);
+    say_that_we_lend(region);
     do {
         r = ivc_region_share(region, IVC_SLOT_ANY, size, &piece);
     } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region));
@@ -98,8 +100,6 @@ int ivc_region_take_back(struct ivc_region *region, const void *memory)
     memmove(lent->pieces + place, lent->pieces + place + 1,
             (lent->n - place) * sizeof *lent->pieces);
     ivc_region_unshare(region, &piece);
-    if (lent->n == 0)
-        set_lends(region, 0);
     return 0;
 }
 

@@ -24,7 +24,7 @@ def host(run: Run) -> None:
         report = Path(scratch) / "report.xml"
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"]
         words += [f"--ignore={folder / 'tests' / name}" for name in _SLOW]
-        done = run.program([*words, f"--junitxml={report}", "tests"], timeout=400, cwd=folder)
+        done = run.program([*words, f"--junitxml={report}", "tests"], timeout=900, cwd=folder)
         if not report.exists():
             run.failed(f"pytest ended with {done.returncode}", done.stdout)
             return
