@@ -21,21 +21,21 @@ def test_the_full_matrix_has_every_mpi_in_every_place() -> None:
     assert cells == {(m.key, p.key, "ivc") for m in mpis.MPIS for p in places.PLACES}
 
 
-def test_one_run_without_us_serves_every_way_of_open_mpi() -> None:
+def test_there_is_one_run_without_us_for_each() -> None:
     own = [task for task in _plan().tasks if task.way == mpis.OWN]
-    assert len({task.name for task in own}) == 7
+    assert len({task.name for task in own}) == 8
     assert [(t.program, t.ranks) for t in own if t.name == "openmpi-4.1"].count(("suite", 2)) == 1
 
 
 def test_quick_is_one_version_of_each_and_every_place() -> None:
     tasks = _plan(quick=True).tasks
     assert {t.mpi.package for t in tasks} == {m.package for m in mpis.MPIS}
+    assert len({t.mpi.requirement for t in tasks}) == 4
     assert {t.place.key for t in tasks} == {"one", "two", "mix"}
     suites = [(t.mpi.key, t.place.key, t.ranks) for t in tasks if t.program == "suite"]
     assert suites == [("mpich", "one", 2)]
-    # Each MPI by memory and by network.
     quick = {m.key for m in mpis.MPIS if m.quick}
-    for place in ("one", "two"):
+    for place in ("one", "two", "mix"):
         assert {t.mpi.key for t in tasks if t.place.key == place} == quick
 
 
@@ -133,7 +133,7 @@ def test_what_fails_without_us_is_excused_and_nothing_else() -> None:
 
 
 def test_a_result_without_us_that_comes_later_counts() -> None:
-    ours = Cell("openmpi-4.1-btl", "4.1.4", "two", "ivc", [_suite("t.A")])
+    ours = Cell("openmpi-4.1-plugin", "4.1.4", "two", "ivc", [_suite("t.A")])
     plan.judge([ours])
     assert ours.outcomes[0].status == FAIL
     plan.judge([ours, Cell("openmpi-4.1", "4.1.4", "one", "own", [_suite("t.A")])])

@@ -56,16 +56,14 @@ def _jobs(place: Place) -> list[tuple[str, int]]:
 
 
 def _quick_jobs(mpi: Mpi, place: Place) -> list[tuple[str, int]]:
-    """One version of each MPI with memory and with the network; and what shows most, once."""
-    newest = mpi.key == "mpich"
-    one = place.key == "one"
-    jobs = []
-    if mpi.quick and (place.guests == 2 or newest):
-        jobs.append(("integrity", place.ranks[0]))
-    if mpi.quick and one:
+    """One version of each MPI by memory, by network and by both; and what shows most, once."""
+    if not mpi.quick:
+        return []
+    jobs = [("integrity", place.ranks[0])]
+    if place.key == "one":
         jobs.append(("latency", 2))
-    if newest and one:
-        jobs.append(("suite", 2))
+        if mpi.key == "mpich":
+            jobs.append(("suite", 2))
     return jobs
 
 

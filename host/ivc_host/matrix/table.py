@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -24,13 +24,13 @@ def _us(value: float | None) -> str:
     return f"{value / 1000:.2f} ms" if value >= 1000 else f"{value:.3g} us"
 
 
-def _suite(outcome: Outcome | None) -> str:
+def _suite(outcome: Outcome | None, way: str) -> str:
     if outcome is None:
         return ""
     if outcome.status == NOT_RUN or not outcome.tests:
         return outcome.status
-    bad = len(outcome.failures)
-    return f"{outcome.status}: {outcome.tests} run, {bad} failed"
+    count = f"{outcome.tests} run, {len(outcome.failures)} failed"
+    return f"{outcome.status}: {count}" if way == "ivc" else count  # nobody judges the others
 
 
 def _integrity(cell: Cell) -> str:
@@ -50,7 +50,7 @@ def row(cell: Cell) -> list[str]:
         latency[0] = swept.status
     where = cell.place if cell.way == "ivc" else f"{cell.place}, without us"
     label = f"{_LABELS.get(cell.mpi, cell.mpi)} ({cell.version})"
-    suites = [_suite(cell.find("suite", ranks)) for ranks in (2, 4)]
+    suites = [_suite(cell.find("suite", ranks), cell.way) for ranks in (2, 4)]
     return [label, where, _integrity(cell), *latency, *suites]
 
 
@@ -67,18 +67,44 @@ def _order(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(cells, key=rank)
 
 
-def reasons(cells: Iterable[Cell]) -> list[str]:
-    """A line for everything that did not pass, and for each test that failed."""
+def _grouped(failures: Mapping[str, str]) -> list[str]:
+    """A line for each class of tests that failed for one reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(failures):
+        parent, _, test = name.rpartition(".")
+        groups.setdefault((parent, failures[name]), []).append(test)
+    return [
+        f"{parent}.{tests[0] if len(tests) == 1 else f'* ({len(tests)} tests)'}: {why[:160]}"
+        for (parent, why), tests in groups.items()
+    ]
+
+
+def _reasons(cell: Cell, own: Cell | None) -> list[str]:
+    what = f"{_LABELS.get(cell.mpi, cell.mpi)}, {cell.place}"
+    what += "" if cell.way == "ivc" else ", without us"
     lines = []
-    for cell in _order(cells):
-        what = f"{_LABELS.get(cell.mpi, cell.mpi)}, {cell.place}"
-        what += "" if cell.way == "ivc" else ", without us"
-        for outcome in cell.outcomes:
-            head = f"{what}: {outcome.program}, {outcome.ranks} ranks"
-            if outcome.text:
-                lines.append(f"{head}: {outcome.status}: {outcome.text}")
-            for name in sorted(known.unexplained(cell.mpi, outcome.failures)):
-                lines.append(f"{head}: {name}: {outcome.failures[name][:200]}")
+    for outcome in cell.outcomes:
+        head = f"{what}: {outcome.program}, {outcome.ranks} ranks"
+        if outcome.text:
+            lines.append(f"{head}: {outcome.status}: {outcome.text}")
+        bad = known.unexplained(cell.mpi, outcome.failures)
+        without = own.find("suite", outcome.ranks) if own and outcome.failures else None
+        same = bad & set(without.failures if without else ())
+        if same:
+            lines.append(f"{head}: {len(same)} tests that fail without us as well, see there")
+        failures = {name: outcome.failures[name] for name in bad - same}
+        lines += [f"{head}: {line}" for line in _grouped(failures)]
+    return lines
+
+
+def reasons(cells: Iterable[Cell]) -> list[str]:
+    """What did not pass, and why; and which tests of the suite failed."""
+    cells = _order(cells)
+    own = {cell.mpi: cell for cell in cells if cell.way != "ivc"}
+    baseline = {mpi.key: own.get(mpi.baseline) for mpi in MPIS}
+    lines = []
+    for cell in cells:
+        lines += _reasons(cell, baseline.get(cell.mpi) if cell.way == "ivc" else None)
     return lines
 
 
@@ -104,7 +130,7 @@ Every MPI in every place, real programs between user-mode Linux guests. Made by
 - *place*: {places}.
   A "host" is a region of shared memory; guests of two hosts have only a network between them. Four
   ranks on two guests are two in each. *Without us*: the same MPI over libfabric's `tcp` (`mtl/ofi`:
-  `tcp;ofi_rxm`); over Open MPI's own TCP beside the plug-in and `btl/ofi`.
+  `tcp;ofi_rxm`, `btl/ofi`: `sockets`); over Open MPI's own TCP beside the plug-in.
 - *integrity*: `tests/mpi/integrity.c`, every byte compared; and the adapter's own counters say that
   pairs of guests on one host used memory and nothing else, and pairs on two hosts did not; with the
   provider, that they used its network path.
