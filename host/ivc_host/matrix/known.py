@@ -34,6 +34,8 @@ FAILING = (
     *(Known(f"test_win.TestWinCreateDynamic*.{test}", "impi", _SIZE)
       for test in ("testAttachDetach", "testAttributes", "testGetAttr", "testMemory")),
     Known("test_p2p_obj.*.testManyISSendAndRecv", "openmpi-4.1-mtl", _SSEND),
+    Known("test_ulfm.*.testRevoke", "openmpi-5.0",
+          "with pml/cm, which mtl/ofi is used by; over libfabric's tcp;ofi_rxm as well"),
 )  # fmt: skip
 
 _FILES = "its ranks open one file in /tmp, and guests share no file system"
@@ -47,8 +49,9 @@ _BOTTOM = (
 )
 _JOIN = "hangs with mtl/ofi of Open MPI 4.1.4; over libfabric's tcp;ofi_rxm as well"
 _BTL_OFI = (
-    "btl/ofi of Open MPI 4.1.4 crashes on a compare-and-swap with itself, and ends the job for "
-    "operations that it does not know; over libfabric's sockets and shm as well"
+    "btl/ofi of Open MPI 4.1.4 crashes on a compare-and-swap with itself, over libfabric's sockets "
+    "and shm as well; it ends the job for operations that it does not know (testAccumulate hangs over "
+    "sockets; for the other two the same cause is assumed, not shown)"
 )
 _SSEND_TESTS = ("testCancel", "testISSendAndRecv", "testProbe", "testSSendAndRecv",
                 "testTestSomeSend", "testWaitSomeSend")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -190,4 +191,4 @@ def markdown(cells: Sequence[Cell], whole: Iterable[Task], command: str, when: s
     if missing := _missing(cells, whole):
         text += "\n## What was not run in this matrix\n\n"
         text += "".join(f"- {line}\n" for line in missing)
-    return text
+    return text.replace(str(Path.home()), "~")
