@@ -753,7 +753,8 @@ static void test_send_from_sent(void)
     left_to_send = N;
     for (unsigned i = 0; i < 8; i++)
         send_next(&a);
-    for (uint64_t end = ivc_now_ms() + 30000; b.dones + c.dones < N && ivc_now_ms() < end;)
+    for (uint64_t end = ivc_now_ms() + 30000 * check_slowdown();
+         b.dones + c.dones < N && ivc_now_ms() < end;)
         turn();
     CHECK_EQ(b.dones + c.dones, N);
     CHECK_EQ(a.sents, N);
