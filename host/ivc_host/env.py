@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from . import openmpi as openmpi_paths
 from . import paths
 from .errors import MissingError
 
@@ -58,7 +59,7 @@ def _folder(name: str, variable: str, built: Path) -> Path:
 
 
 def _provider_folder() -> Path:
-    return _folder("libivc-fi.so", "provider_dir", paths.build() / "adapters" / "libfabric")
+    return _folder("libivc-fi.so", "provider_dir", paths.provider())
 
 
 def _joined(*folders: Path, old: str) -> str:
@@ -130,7 +131,7 @@ def _ompi_info(*words: str) -> str:
 
 
 def _plugin() -> dict[str, str]:
-    ours = _folder("mca_btl_ivc.so", "component_dir", paths.build() / "adapters" / "openmpi")
+    ours = _folder("mca_btl_ivc.so", "component_dir", paths.plugin())
     version = re.search(r"Open MPI v(\S+)", _ompi_info("--version"))
     if not version or not version[1].startswith("4.1."):
         raise MissingError(
@@ -138,14 +139,8 @@ def _plugin() -> dict[str, str]:
             f" {version[1] if version else 'something else'}",
             hint="without --plugin it goes through libfabric",
         )
-    answer = _ompi_info("--path", "pkglibdir", "--parsable")
-    found = re.search(r"^path:pkglibdir:(.+)$", answer, re.M)
-    if not found:
-        raise MissingError("ompi_info does not tell Open MPI's plug-in folder")
-    return {
-        # Without its own folder every other component would disappear.
-        "OMPI_MCA_mca_base_component_path": f"{ours}:{found[1]}",
-    }
+    answer = _ompi_info(*openmpi_paths.ASK_FOLDER[1:])
+    return {"OMPI_MCA_mca_base_component_path": openmpi_paths.component_path(answer, ours)}
 
 
 def _mtl() -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .errors import MissingError
+
 
 def project() -> Path:
     """The source tree: `run`, `meson.build` and `host/` lie in it."""
@@ -15,3 +17,19 @@ def build() -> Path:
     """The Meson build directory; IVC_BUILD names another one."""
     own = os.environ.get("IVC_BUILD")
     return Path(own).resolve() if own else project() / "build"
+
+
+def provider() -> Path:
+    """The folder in which the build leaves libivc-fi.so."""
+    return build() / "adapters" / "libfabric"
+
+
+def plugin() -> Path:
+    """The folder in which the build leaves mca_btl_ivc.so."""
+    return build() / "adapters" / "openmpi"
+
+
+def require_built(file: Path) -> None:
+    """Raise when the build has not made FILE."""
+    if not file.is_file():
+        raise MissingError(f"{file} is not built", hint="run: ./run build")

@@ -360,7 +360,7 @@ def test_mpi_figures_are_complete() -> None:
 def test_mpi_through_ivc_stays_in_its_region() -> None:
     built("bench_mpi")
     needs_mpirun()
-    if not (places.plugin_directory() / "mca_btl_ivc.so").is_file():
+    if not (paths.plugin() / "mca_btl_ivc.so").is_file():
         pytest.skip("the plug-in is not built")
     with places.host_region() as region:
         host = places.Host(processors.choose(), region)

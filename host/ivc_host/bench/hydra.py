@@ -8,23 +8,20 @@ against MPICH's header, and runs with both (they share one binary interface).
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import paths
 from ..errors import MissingError
-from ..fabtests.source import cache
+from ..matrix import mpis
 from . import programs
 from .programs import Record
 
-#: What pip is asked for. Intel's 2021.19 wants a libfabric that PyPI has not.
-_PACKAGES = {"mpich": "mpich", "impi-rt": "impi-rt<2021.19"}
+#: The matrix's own, so that there is one of each.
+_MPIS = {mpi.package: mpi for mpi in mpis.MPIS if mpi.key in ("mpich", "impi")}
 
 #: One provider for all messages, also between ranks of one host.
 _MPICH_OFI = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi"}
@@ -70,45 +67,9 @@ PATHS = {
 }
 
 
-def _number(folder: Path) -> tuple[int, ...]:
-    return tuple(int(word) for word in re.findall(r"\d+", folder.name))
-
-
-def _installed(package: str) -> Path | None:
-    found = [
-        folder
-        for folder in (cache() / "mpi").glob(f"{package}-[0-9]*")
-        if (folder / "bin" / "mpiexec").exists() and (folder / "lib" / "libmpi.so.12").exists()
-    ]
-    return max(found, key=_number) if found else None
-
-
 def library(package: str) -> Path:
-    """The folder of the newest version in the cache; installed there when there is none."""
-    return _installed(package) or _install(package)
-
-
-def _install(package: str) -> Path:
-    top = cache() / "mpi"
-    top.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"new-{package}-", dir=top) as scratch:
-        new = Path(scratch) / "tree"
-        words = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--ignore-installed"]
-        words += ["--no-warn-script-location", "--prefix", str(new), _PACKAGES[package]]
-        done = programs.run([sys.executable, *words], timeout=600)
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
-            raise MissingError(
-                f"pip could not install {package}: {last}", hint="it needs a network once"
-            )
-        info = next(new.rglob(f"{package.replace('-', '_')}-*.dist-info"), None)
-        if info is None or not (new / "lib" / "libmpi.so.12").exists():
-            raise MissingError(f"pip's {package} brought no MPI library")
-        version = info.name.removesuffix(".dist-info").rpartition("-")[2]
-        new.rename(top / f"{package}-{version}")
-    found = _installed(package)
-    assert found is not None
-    return found
+    """The folder of the library; installed there when it is not."""
+    return _MPIS[package].environment().folder
 
 
 def _program() -> Path:
@@ -131,10 +92,8 @@ def _program() -> Path:
 
 def provider_folder() -> Path:
     """Where the build leaves the provider."""
-    folder = paths.build() / "adapters" / "libfabric"
-    if not (folder / "libivc-fi.so").is_file():
-        raise MissingError(f"{folder / 'libivc-fi.so'} is not built", hint="run: ./run build")
-    return folder
+    paths.require_built(paths.provider() / "libivc-fi.so")
+    return paths.provider()
 
 
 def environment(path: HydraPath, region: Path) -> dict[str, str]:

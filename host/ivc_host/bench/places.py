@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from .. import paths
+from .. import openmpi, paths
 from ..errors import MissingError, UsageError
 from ..lab.lab import Lab
 from . import processors, programs
@@ -72,27 +72,9 @@ class Place(Protocol):
         """Run an MPI program; returns when it has ended, whatever its exit code."""
 
 
-def plugin_directory() -> Path:
-    """Where the build leaves the plug-in."""
-    return paths.build() / "adapters" / "openmpi"
-
-
-def _component_path(parsable: str) -> str:
-    """Open MPI's search path for plug-ins: ours, then its own (without which it has none)."""
-    for line in parsable.splitlines():
-        if line.startswith("path:pkglibdir:"):
-            return f"{plugin_directory()}:{line.split(':', 2)[2]}"
-    raise MissingError("ompi_info names no plug-in folder", hint="is this Open MPI 4.1?")
-
-
-_ASK_PATH = ["ompi_info", "--path", "pkglibdir", "--parsable"]
-
-
 def require_plugin() -> None:
     """Raise when the plug-in is not built."""
-    plugin = plugin_directory() / "mca_btl_ivc.so"
-    if not plugin.is_file():
-        raise MissingError(f"{plugin} is not built", hint="run: ./run build")
+    paths.require_built(paths.plugin() / "mca_btl_ivc.so")
 
 
 class Host:
@@ -105,7 +87,7 @@ class Host:
         self.region = region
         if shutil.which("mpirun") is None or shutil.which("ompi_info") is None:
             raise MissingError("mpirun is missing", hint="install it with: ./run setup")
-        self._components = _component_path(programs.run(_ASK_PATH, timeout=60).stdout)
+        self._components = openmpi.component_path(programs.run(openmpi.ASK_FOLDER, timeout=60).stdout)
 
     def env(self, path: MpiPath) -> dict[str, str]:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -148,9 +130,9 @@ class Guests:
     def components(self) -> str:
         """The guests' plug-in search path, as the first guest's own Open MPI tells it."""
         if self._components is None:
-            done = self.lab.run(self.lab.guests[0], _ASK_PATH, timeout=120)
+            done = self.lab.run(self.lab.guests[0], openmpi.ASK_FOLDER, timeout=120)
             programs.check(done, "ompi_info in a guest")
-            self._components = _component_path(done.stdout)
+            self._components = openmpi.component_path(done.stdout)
         return self._components
 
     def env(self, path: MpiPath) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import paths
-from ..errors import IvcError, MissingError
+from ..errors import IvcError
 from .reasons import explain
 from .runner import FAILED, NOT_RUN, PASSED, Result, Runner
 from .sets import Test
@@ -93,9 +93,8 @@ def environment(provider: str, where: Path) -> Mapping[str, str]:
     env |= {f"FI_{name}_IFACE": "lo" for name in ("TCP", "SOCKETS", "UDP")}
     if provider != OURS:
         return env
-    folder = paths.build() / "adapters" / "libfabric"
-    if not (folder / "libivc-fi.so").exists():
-        raise MissingError(f"{folder / 'libivc-fi.so'} is not built", hint="run: ./run build")
+    folder = paths.provider()
+    paths.require_built(folder / "libivc-fi.so")
     return {
         **env,
         "FI_PROVIDER_PATH": str(folder),

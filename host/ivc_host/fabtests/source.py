@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import IvcError, MissingError, UsageError
+from ..lab.hypervisor import cache_dir
 
 Tell = Callable[[str], None]
 
@@ -38,13 +39,6 @@ class Fabtests:
     @property
     def script(self) -> Path:
         return self.folder / "runfabtests.sh"
-
-
-def cache() -> Path:
-    own = os.environ.get("IVC_CACHE")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ivc"
 
 
 def libfabric_version() -> str:
@@ -79,7 +73,7 @@ def _named(folder: Path) -> Fabtests:
 def _cached() -> Fabtests | None:
     """A copy built earlier, the matching version first; an older one only if that is all."""
     found = []
-    for place in cache().glob("fabtests-*/origin"):
+    for place in cache_dir().glob("fabtests-*/origin"):
         version, _, words = place.read_text().partition(" ")
         found.append(Fabtests(place.parent / "bin", version, words.strip()))
     wanted = libfabric_version()
@@ -98,9 +92,9 @@ def _make(tell: Tell) -> Fabtests:
                 f"fabtests cannot be built: there is no {name}",
                 hint="install it (./run setup --for test), or name a ready one by IVC_FABTESTS",
             )
-    cache().mkdir(parents=True, exist_ok=True)
+    cache_dir().mkdir(parents=True, exist_ok=True)
     refusals = []
-    with tempfile.TemporaryDirectory(prefix="fabtests-", dir=cache()) as scratch:
+    with tempfile.TemporaryDirectory(prefix="fabtests-", dir=cache_dir()) as scratch:
         work = Path(scratch)
         for package, inside in _PACKAGES.items():
             tell(f"fetching the source package {package}")
@@ -212,7 +206,7 @@ def _version(source: Path) -> str:
 def _build(source: Path, work: Path, origin: str, tell: Tell) -> Fabtests:
     """Built in scratch and moved to its place as a whole: a copy in the cache is a good one."""
     version = _version(source)
-    final = cache() / f"fabtests-{version}"
+    final = cache_dir() / f"fabtests-{version}"
     tell(f"building fabtests {version} in {final} (once)")
     ready = work / "ready"
     if not (source / "configure").exists():

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import paths
-from ..errors import MissingError, UsageError
+from .. import openmpi, paths
+from ..errors import UsageError
 from . import wheels
 from .wheels import Environment
 
@@ -26,15 +26,10 @@ Command = tuple[list[str], dict[str, str]]
 MakeCommand = Callable[[str, Environment, Sequence[str], int], Command]
 
 
-def provider() -> Path:
-    """Where the build leaves libivc-fi.so."""
-    return paths.build() / "adapters" / "libfabric"
-
-
 def _fabric(way: str, own: str = "tcp") -> dict[str, str]:
     if way == OWN:
         return {"FI_PROVIDER": own}
-    return {"FI_PROVIDER_PATH": str(provider()), "FI_PROVIDER": "ivc", "IVC_STATS": "1"}
+    return {"FI_PROVIDER_PATH": str(paths.provider()), "FI_PROVIDER": "ivc", "IVC_STATS": "1"}
 
 
 def _library(environment: Environment) -> dict[str, str]:
@@ -58,7 +53,7 @@ def _intel(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Com
     # Its own shared memory asks for a processor topology, which these guests' kernel does not tell.
     settings["I_MPI_FABRICS"] = "ofi"
     # Its libfabric has its providers as files, and loses them when only ours are named.
-    ours = f"{provider()}:" if way == IVC else ""
+    ours = f"{paths.provider()}:" if way == IVC else ""
     settings["FI_PROVIDER_PATH"] = f"{ours}{env.lib}"
     return [*start, *_hydra_words(guests, ranks)], settings
 
@@ -86,13 +81,9 @@ def _openmpi_words(
 
 
 def _components() -> str:
-    """Open MPI's search path for plug-ins: the build's, then its own."""
-    ask = ["/usr/bin/ompi_info", "--path", "pkglibdir", "--parsable"]
+    ask = ["/usr/bin/ompi_info", *openmpi.ASK_FOLDER[1:]]
     done = subprocess.run(ask, capture_output=True, text=True)
-    for line in done.stdout.splitlines():
-        if line.startswith("path:pkglibdir:"):
-            return f"{paths.build() / 'adapters' / 'openmpi'}:{line.split(':', 2)[2]}"
-    raise MissingError("ompi_info names no plug-in folder", hint="is this Open MPI 4.1?")
+    return openmpi.component_path(done.stdout)
 
 
 #: Debian's default leaves no one-sided communication between guests.
@@ -151,8 +142,9 @@ class Mpi:
 
     def built(self) -> Path:
         """The file of ours that this MPI loads."""
-        plugin = paths.build() / "adapters" / "openmpi" / "mca_btl_ivc.so"
-        return plugin if self.key == "openmpi-4.1-plugin" else provider() / "libivc-fi.so"
+        if self.key == "openmpi-4.1-plugin":
+            return paths.plugin() / "mca_btl_ivc.so"
+        return paths.provider() / "libivc-fi.so"
 
 
 _SYSTEM = "debian-openmpi"

@@ -11,7 +11,7 @@ from .part import Run, SkipPart
 
 def quick(run: Run) -> None:
     """The quick set, that is all but the long benchmarks; each "not run" needs its reason."""
-    if not (paths.build() / "adapters" / "libfabric" / "libivc-fi.so").exists():
+    if not (paths.provider() / "libivc-fi.so").exists():
         raise SkipPart("libivc-fi.so is not built (package libfabric-dev, then ./run build)")
     try:
         found = source.find(run.log)

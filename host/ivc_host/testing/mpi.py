@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from .. import paths
+from .. import openmpi, paths
+from ..errors import MissingError
 from .part import Run, SkipPart
 
 _STATS = re.compile(
@@ -56,24 +57,22 @@ def program(name: str) -> str:
 
 
 def _provider_file() -> Path:
-    return paths.build() / "adapters" / "libfabric" / "libivc-fi.so"
+    return paths.provider() / "libivc-fi.so"
 
 
 def components() -> str:
     """Open MPI's search path for plug-ins: the build's, then its own."""
-    done = subprocess.run(
-        ["ompi_info", "--path", "pkglibdir", "--parsable"], capture_output=True, text=True
-    )
-    own = [line.split(":", 2)[2] for line in done.stdout.splitlines() if ":pkglibdir:" in line]
-    if not own:
-        raise SkipPart("ompi_info names no plug-in folder")
-    return f"{paths.build() / 'adapters' / 'openmpi'}:{own[0]}"
+    done = subprocess.run(openmpi.ASK_FOLDER, capture_output=True, text=True)
+    try:
+        return openmpi.component_path(done.stdout)
+    except MissingError as error:
+        raise SkipPart(error.message) from error
 
 
 def require() -> None:
     if shutil.which("mpirun") is None or shutil.which("ompi_info") is None:
         raise SkipPart("mpirun is not installed (package openmpi-bin)")
-    if not (paths.build() / "adapters" / "openmpi" / "mca_btl_ivc.so").exists():
+    if not (paths.plugin() / "mca_btl_ivc.so").exists():
         raise SkipPart("mca_btl_ivc.so is not built (package libopenmpi-dev, then ./run build)")
 
 
