@@ -214,18 +214,7 @@ static ssize_t atomic_do(struct ivc_fi_ep *ep, struct atomic *atomic)
 static void start_atomic_reply(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
                                struct ivc_message *message, const struct ivc_fi_header *header)
 {
-    struct ivc_fi_op *op = ivc_fi_op_find(ep, peer, header->id);
-
-    if (!op || !op->answer_due || op->sink.done != reply_landed)
-        return;
-    op->answer_due = false;
-    if (header->data != 0 || message->len != op->len) {
-        ivc_fi_op_done(op, header->data - 1 < INT32_MAX ? -(int)header->data : -FI_EIO);
-        return;
-    }
-    memcpy(message->iov, op->iov, op->n_iov * sizeof *op->iov);
-    message->n_iov = op->n_iov;
-    message->arg = op;
+    ivc_fi_rma_reply(ep, peer, message, header, reply_landed);
 }
 
 const struct ivc_fi_kind_ops ivc_fi_receive_atomic_reply = {
@@ -234,17 +223,12 @@ const struct ivc_fi_kind_ops ivc_fi_receive_atomic_reply = {
 
 /* ---------------------------------------------------------------- libfabric's calls */
 
-static struct ivc_fi_ep *ep_of(struct fid_ep *fid)
-{
-    return (struct ivc_fi_ep *)((char *)fid - offsetof(struct ivc_fi_ep, fid));
-}
-
 /* What a call with one remote segment comes to; those of more segments are messages. */
 static ssize_t one_segment(struct fid_ep *fid, struct atomic *atomic, uint64_t flags, fi_addr_t to,
                            uint64_t addr, uint64_t key, size_t count)
 {
     const struct fi_rma_ioc remote = { addr, count, key };
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
 
     atomic->call.flags = ep->tx_op_flags | flags;
     atomic->to = to;
@@ -356,7 +340,7 @@ static ssize_t writemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg, uin
 {
     struct atomic atomic = of_message(msg, IVC_FI_ATOMIC_BASE, flags);
 
-    return atomic_do(ep_of(fid), &atomic);
+    return atomic_do(ivc_fi_ep_of(fid), &atomic);
 }
 
 static ssize_t readwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
@@ -368,7 +352,7 @@ static ssize_t readwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
     (void)result_desc;
     atomic.results = resultv;
     atomic.n_results = result_count;
-    return atomic_do(ep_of(fid), &atomic);
+    return atomic_do(ivc_fi_ep_of(fid), &atomic);
 }
 
 static ssize_t compwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
@@ -383,7 +367,7 @@ static ssize_t compwritemsg(struct fid_ep *fid, const struct fi_msg_atomic *msg,
     atomic.n_compares = compare_count;
     atomic.results = resultv;
     atomic.n_results = result_count;
-    return atomic_do(ep_of(fid), &atomic);
+    return atomic_do(ivc_fi_ep_of(fid), &atomic);
 }
 
 struct fi_ops_atomic ivc_fi_atomic_ops = {

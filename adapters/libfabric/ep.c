@@ -7,10 +7,7 @@
  */
 #include "internal.h"
 
-enum {
-    LINGER_MS = 1000,
-    MIN_MULTI_RECV = 64,
-};
+enum { MIN_MULTI_RECV = 64 };
 
 /* ---------------------------------------------------------------- enable, control, close */
 
@@ -91,12 +88,11 @@ static int ep_control(struct fid *fid, int command, void *arg)
  * inject calls that were only offered yet.  Others' buffers are theirs again when we return. */
 static void linger(struct ivc_fi_ep *ep)
 {
-    uint64_t ms = LINGER_MS;
     uint64_t end;
 
-    if (!ep->mailbox || !ep->enabled || ivc_env_number("IVC_LINGER_MS", "ms", 0, 3600 * 1000, &ms) < 0)
+    if (!ep->mailbox || !ep->enabled)
         return;
-    end = ivc_now_ms() + ms;
+    end = ivc_now_ms() + ivc_endpoint_linger_ms(ep->endpoint);
     while ((ivc_mailbox_busy(ep->mailbox) || ivc_fi_send_owes(ep)) && ivc_now_ms() < end) {
         if (ivc_mailbox_progress(ep->mailbox) == 0)
             ivc_cpu_relax();

@@ -132,6 +132,11 @@ struct ivc_fi_ep {
     struct ivc_fi_target *target;       /* target.c: requests of others; NULL at first */
     void *receive;                      /* receive.c's own, if it needs any */
 };
+
+static inline struct ivc_fi_ep *ivc_fi_ep_of(struct fid_ep *fid)
+{
+    return container_of(fid, struct ivc_fi_ep, fid);
+}
 int ivc_fi_ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ret_ep,
                    void *context);
 
@@ -211,8 +216,9 @@ _Static_assert(sizeof(struct ivc_fi_header) == 24, "with 32 bytes of payload one
  * checked to have at least `header_min` bytes.  Sets message->iov, ->later, ->arg.  What is in
  * message->arg must begin with a struct ivc_fi_sink, whose `done` is called when all is in place
  * (status 0 or IVC_E_GONE); NULL: nothing is called. */
+typedef void ivc_fi_landed_fn(struct ivc_fi_ep *ep, struct ivc_message *message, int status);
 struct ivc_fi_sink {
-    void (*done)(struct ivc_fi_ep *ep, struct ivc_message *message, int status);
+    ivc_fi_landed_fn *done;
 };
 struct ivc_fi_kind_ops {
     uint32_t header_min;

@@ -5,11 +5,6 @@
  */
 #include "internal.h"
 
-static struct ivc_fi_ep *ep_of(struct fid_ep *fid)
-{
-    return (struct ivc_fi_ep *)((char *)fid - offsetof(struct ivc_fi_ep, fid));
-}
-
 static inline ssize_t post(struct ivc_fi_ep *ep, const struct iovec *iov, size_t n_iov,
                            fi_addr_t from, uint64_t flags, void *context)
 {
@@ -43,7 +38,7 @@ static inline ssize_t put(struct ivc_fi_ep *ep, const struct iovec *iov, size_t 
 static ssize_t msg_recv(struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t from,
                         void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
     const struct iovec iov = { buf, len };
 
     (void)desc;
@@ -53,7 +48,7 @@ static ssize_t msg_recv(struct fid_ep *fid, void *buf, size_t len, void *desc, f
 static ssize_t msg_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
                          fi_addr_t from, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
 
     (void)desc;
     return post(ep, iov, count, from, ep->rx_op_flags, context);
@@ -61,13 +56,13 @@ static ssize_t msg_recvv(struct fid_ep *fid, const struct iovec *iov, void **des
 
 static ssize_t msg_recvmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
 {
-    return post(ep_of(fid), msg->msg_iov, msg->iov_count, msg->addr, flags, msg->context);
+    return post(ivc_fi_ep_of(fid), msg->msg_iov, msg->iov_count, msg->addr, flags, msg->context);
 }
 
 static ssize_t msg_send(struct fid_ep *fid, const void *buf, size_t len, void *desc, fi_addr_t to,
                         void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
     const struct iovec iov = { (void *)buf, len };
 
     (void)desc;
@@ -77,7 +72,7 @@ static ssize_t msg_send(struct fid_ep *fid, const void *buf, size_t len, void *d
 static ssize_t msg_sendv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
                          fi_addr_t to, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
 
     (void)desc;
     return put(ep, iov, count, to, 0, ep->tx_op_flags, context);
@@ -85,7 +80,7 @@ static ssize_t msg_sendv(struct fid_ep *fid, const struct iovec *iov, void **des
 
 static ssize_t msg_sendmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
 {
-    return put(ep_of(fid), msg->msg_iov, msg->iov_count, msg->addr, msg->data,
+    return put(ivc_fi_ep_of(fid), msg->msg_iov, msg->iov_count, msg->addr, msg->data,
                flags & ~IVC_FI_QUIET, msg->context);
 }
 
@@ -95,13 +90,13 @@ static ssize_t msg_inject(struct fid_ep *fid, const void *buf, size_t len, fi_ad
 
     if (len > IVC_FI_INJECT_MAX)
         return -FI_EMSGSIZE;
-    return put(ep_of(fid), &iov, 1, to, 0, FI_INJECT | IVC_FI_QUIET, NULL);
+    return put(ivc_fi_ep_of(fid), &iov, 1, to, 0, FI_INJECT | IVC_FI_QUIET, NULL);
 }
 
 static ssize_t msg_senddata(struct fid_ep *fid, const void *buf, size_t len, void *desc,
                             uint64_t data, fi_addr_t to, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
     const struct iovec iov = { (void *)buf, len };
 
     (void)desc;
@@ -115,7 +110,8 @@ static ssize_t msg_injectdata(struct fid_ep *fid, const void *buf, size_t len, u
 
     if (len > IVC_FI_INJECT_MAX)
         return -FI_EMSGSIZE;
-    return put(ep_of(fid), &iov, 1, to, data, FI_INJECT | FI_REMOTE_CQ_DATA | IVC_FI_QUIET, NULL);
+    return put(ivc_fi_ep_of(fid), &iov, 1, to, data,
+               FI_INJECT | FI_REMOTE_CQ_DATA | IVC_FI_QUIET, NULL);
 }
 
 struct fi_ops_msg ivc_fi_msg_ops = {

@@ -268,12 +268,12 @@ static ssize_t rma_read(struct ivc_fi_ep *ep, struct rma *rma)
     return r;
 }
 
-static void start_read_reply(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
-                             struct ivc_message *message, const struct ivc_fi_header *header)
+void ivc_fi_rma_reply(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_message *message,
+                      const struct ivc_fi_header *header, ivc_fi_landed_fn *done)
 {
     struct ivc_fi_op *op = ivc_fi_op_find(ep, peer, header->id);
 
-    if (!op || !op->answer_due || op->sink.done != reply_landed)
+    if (!op || !op->answer_due || op->sink.done != done)
         return;
     /* Not any more: another reply with this id is forged. */
     op->answer_due = false;
@@ -286,21 +286,22 @@ static void start_read_reply(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
     message->arg = op;
 }
 
+static void start_read_reply(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
+                             struct ivc_message *message, const struct ivc_fi_header *header)
+{
+    ivc_fi_rma_reply(ep, peer, message, header, reply_landed);
+}
+
 const struct ivc_fi_kind_ops ivc_fi_receive_read_reply = {
     .header_min = sizeof(struct ivc_fi_header), .start = start_read_reply,
 };
 
 /* ---------------------------------------------------------------- libfabric's calls */
 
-static struct ivc_fi_ep *ep_of(struct fid_ep *fid)
-{
-    return (struct ivc_fi_ep *)((char *)fid - offsetof(struct ivc_fi_ep, fid));
-}
-
 static ssize_t readv_(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
                       fi_addr_t from, uint64_t addr, uint64_t key, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
     const struct fi_rma_iov remote = { addr, ivc_fi_iov_len(iov, (unsigned)count), key };
     struct rma rma = {
         .call = { .flags = ep->tx_op_flags, .context = context },
@@ -332,7 +333,7 @@ static ssize_t readmsg(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_
 {
     struct rma rma = of_message(msg, flags);
 
-    return rma_read(ep_of(fid), &rma);
+    return rma_read(ivc_fi_ep_of(fid), &rma);
 }
 
 /* All forms of a write of one segment; `flags` beside those of the endpoint. */
@@ -340,7 +341,7 @@ static ssize_t write_simple(struct fid_ep *fid, const struct iovec *iov, size_t 
                             uint64_t flags, uint64_t data, fi_addr_t to, uint64_t addr, uint64_t key,
                             void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
     const struct fi_rma_iov remote = { addr, ivc_fi_iov_len(iov, (unsigned)count), key };
     struct rma rma = {
         .call = { .flags = ep->tx_op_flags | flags, .context = context },
@@ -370,7 +371,7 @@ static ssize_t writemsg(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64
 {
     struct rma rma = of_message(msg, flags);
 
-    return rma_write(ep_of(fid), &rma);
+    return rma_write(ivc_fi_ep_of(fid), &rma);
 }
 
 static ssize_t inject(struct fid_ep *fid, const void *buf, size_t len, fi_addr_t to, uint64_t addr,

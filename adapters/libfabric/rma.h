@@ -2,6 +2,7 @@
 #ifndef IVC_LIBFABRIC_RMA_H
 #define IVC_LIBFABRIC_RMA_H
 
+#include "base/copy.h"
 #include "internal.h"
 
 #include <string.h>
@@ -55,7 +56,7 @@ static inline void ivc_fi_gather(void *to, const struct iovec *iov, unsigned n_i
 
     for (unsigned i = 0; i < n_iov; i++) {
         if (iov[i].iov_len > 0)
-            memcpy(at, iov[i].iov_base, iov[i].iov_len);
+            ivc_copy(at, iov[i].iov_base, iov[i].iov_len);
         at += iov[i].iov_len;
     }
 }
@@ -66,7 +67,7 @@ static inline void ivc_fi_scatter(const struct iovec *iov, unsigned n_iov, const
 
     for (unsigned i = 0; i < n_iov; i++) {
         if (iov[i].iov_len > 0)
-            memcpy(iov[i].iov_base, at, iov[i].iov_len);
+            ivc_copy(iov[i].iov_base, at, iov[i].iov_len);
         at += iov[i].iov_len;
     }
 }
@@ -78,6 +79,11 @@ struct ivc_fi_rma_header {
     uint64_t addr, key, len;
 };
 _Static_assert(sizeof(struct ivc_fi_rma_header) <= IVC_MESSAGE_HEADER_MAX, "a header of a message");
+
+/* A reply arrives: what was fetched lands where the operation wants it.  Only the reply to an
+ * operation whose sink is `done` is one. */
+void ivc_fi_rma_reply(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct ivc_message *message,
+                      const struct ivc_fi_header *header, ivc_fi_landed_fn *done);
 
 /* ---------------------------------------------------------------- target.c: what others do here */
 
@@ -108,8 +114,7 @@ void ivc_fi_landing_hold(struct ivc_fi_landing *landing, struct ivc_fi_mr *mr);
  * a positive FI_E..., of which the peer is to be told. */
 int ivc_fi_landing_stage(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
                          struct ivc_message *message, const struct ivc_fi_header *header,
-                         void (*done)(struct ivc_fi_ep *ep, struct ivc_message *message,
-                                      int status));
+                         ivc_fi_landed_fn *done);
 
 /* Tells the initiator how it ended, if it wants to know: `error` 0 or positive FI_E... */
 void ivc_fi_target_ack(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint16_t flags, uint32_t id,

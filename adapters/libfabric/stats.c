@@ -33,20 +33,12 @@ static void describe_self(char *text, size_t size)
     snprintf(text, size, "process %ld", (long)getpid());
 }
 
-/* As the plug-in for Open MPI understands it. */
-static bool are_wanted(void)
-{
-    const char *value = getenv("IVC_STATS");
-
-    return value && *value && strcmp(value, "0") != 0;
-}
-
 void ivc_fi_stats_print(const struct ivc_fi_ep *ep)
 {
     char self[32], host[65] = "";
     struct ivc_address address;
 
-    if (!ep->endpoint || !are_wanted())
+    if (!ep->endpoint || !ivc_env_is_on("IVC_STATS"))
         return;
     describe_self(self, sizeof self);
     gethostname(host, sizeof host - 1);

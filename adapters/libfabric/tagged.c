@@ -5,11 +5,6 @@
  */
 #include "internal.h"
 
-static struct ivc_fi_ep *ep_of(struct fid_ep *fid)
-{
-    return (struct ivc_fi_ep *)((char *)fid - offsetof(struct ivc_fi_ep, fid));
-}
-
 static inline ssize_t post(struct ivc_fi_ep *ep, const struct iovec *iov, size_t n_iov,
                            fi_addr_t from, uint64_t tag, uint64_t ignore, uint64_t flags,
                            void *context)
@@ -46,7 +41,7 @@ static inline ssize_t put(struct ivc_fi_ep *ep, const struct iovec *iov, size_t 
 static ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t len, void *desc, fi_addr_t from,
                            uint64_t tag, uint64_t ignore, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
     const struct iovec iov = { buf, len };
 
     (void)desc;
@@ -56,7 +51,7 @@ static ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t len, void *desc
 static ssize_t tagged_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
                             fi_addr_t from, uint64_t tag, uint64_t ignore, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
 
     (void)desc;
     return post(ep, iov, count, from, tag, ignore, ep->rx_op_flags, context);
@@ -64,14 +59,14 @@ static ssize_t tagged_recvv(struct fid_ep *fid, const struct iovec *iov, void **
 
 static ssize_t tagged_recvmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags)
 {
-    return post(ep_of(fid), msg->msg_iov, msg->iov_count, msg->addr, msg->tag, msg->ignore, flags,
-                msg->context);
+    return post(ivc_fi_ep_of(fid), msg->msg_iov, msg->iov_count, msg->addr, msg->tag, msg->ignore,
+                flags, msg->context);
 }
 
 static ssize_t tagged_send(struct fid_ep *fid, const void *buf, size_t len, void *desc,
                            fi_addr_t to, uint64_t tag, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
     const struct iovec iov = { (void *)buf, len };
 
     (void)desc;
@@ -81,7 +76,7 @@ static ssize_t tagged_send(struct fid_ep *fid, const void *buf, size_t len, void
 static ssize_t tagged_sendv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,
                             fi_addr_t to, uint64_t tag, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
 
     (void)desc;
     return put(ep, iov, count, to, tag, 0, ep->tx_op_flags, context);
@@ -89,7 +84,7 @@ static ssize_t tagged_sendv(struct fid_ep *fid, const struct iovec *iov, void **
 
 static ssize_t tagged_sendmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg, uint64_t flags)
 {
-    return put(ep_of(fid), msg->msg_iov, msg->iov_count, msg->addr, msg->tag, msg->data,
+    return put(ivc_fi_ep_of(fid), msg->msg_iov, msg->iov_count, msg->addr, msg->tag, msg->data,
                flags & ~IVC_FI_QUIET, msg->context);
 }
 
@@ -100,13 +95,13 @@ static ssize_t tagged_inject(struct fid_ep *fid, const void *buf, size_t len, fi
 
     if (len > IVC_FI_INJECT_MAX)
         return -FI_EMSGSIZE;
-    return put(ep_of(fid), &iov, 1, to, tag, 0, FI_INJECT | IVC_FI_QUIET, NULL);
+    return put(ivc_fi_ep_of(fid), &iov, 1, to, tag, 0, FI_INJECT | IVC_FI_QUIET, NULL);
 }
 
 static ssize_t tagged_senddata(struct fid_ep *fid, const void *buf, size_t len, void *desc,
                                uint64_t data, fi_addr_t to, uint64_t tag, void *context)
 {
-    struct ivc_fi_ep *ep = ep_of(fid);
+    struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
     const struct iovec iov = { (void *)buf, len };
 
     (void)desc;
@@ -120,8 +115,8 @@ static ssize_t tagged_injectdata(struct fid_ep *fid, const void *buf, size_t len
 
     if (len > IVC_FI_INJECT_MAX)
         return -FI_EMSGSIZE;
-    return put(ep_of(fid), &iov, 1, to, tag, data, FI_INJECT | FI_REMOTE_CQ_DATA | IVC_FI_QUIET,
-               NULL);
+    return put(ivc_fi_ep_of(fid), &iov, 1, to, tag, data,
+               FI_INJECT | FI_REMOTE_CQ_DATA | IVC_FI_QUIET, NULL);
 }
 
 struct fi_ops_tagged ivc_fi_tagged_ops = {

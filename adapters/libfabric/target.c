@@ -132,8 +132,7 @@ static char *staging_for(struct ivc_fi_target *target, const struct ivc_fi_landi
 
 int ivc_fi_landing_stage(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
                          struct ivc_message *message, const struct ivc_fi_header *header,
-                         void (*done)(struct ivc_fi_ep *ep, struct ivc_message *message,
-                                      int status))
+                         ivc_fi_landed_fn *done)
 {
     struct ivc_fi_landing *landing = ivc_fi_landing_get(ep, peer, header);
 

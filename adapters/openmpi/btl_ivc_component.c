@@ -17,6 +17,7 @@
 #include "opal/util/proc.h"
 
 #include "base/error.h"
+#include "base/util.h"
 
 static int component_register(void);
 static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progress_threads,
@@ -44,13 +45,6 @@ static void register_uint(const char *name, const char *help, mca_base_var_info_
                                            MCA_BASE_VAR_SCOPE_READONLY, storage);
 }
 
-static bool stats_wanted_by_environment(void)
-{
-    const char *value = getenv("IVC_STATS");
-
-    return value != NULL && value[0] != '\0' && strcmp(value, "0") != 0;
-}
-
 static int component_register(void)
 {
     struct ivc_btl_component *c = &mca_btl_ivc_component;
@@ -65,7 +59,7 @@ static int component_register(void)
         "(default: the environment variable IVC_REGION, then what is found)",
         MCA_BASE_VAR_TYPE_STRING, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->region);
-    c->stats = stats_wanted_by_environment();
+    c->stats = ivc_env_is_on("IVC_STATS");
     (void) mca_base_component_var_register(&c->super.btl_version, "stats",
         "Print at the end, per rank and peer, how much went through memory "
         "(default: true when the environment variable IVC_STATS is 1)",

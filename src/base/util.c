@@ -33,17 +33,24 @@ static int size_unit(const char *unit, uint64_t *ret_shift)
     return 0;
 }
 
+static int read_digits(const char *text, uint64_t *ret_value, const char **ret_rest)
+{
+    char *end;
+
+    errno = 0;
+    *ret_value = strtoull(text, &end, 10);
+    *ret_rest = end;
+    return errno || !isdigit((unsigned char)*text) ? -EINVAL : 0;
+}
+
 int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_value)
 {
-    const char *text = getenv(name);
+    const char *text = getenv(name), *unit;
     uint64_t value, shift;
-    char *end;
 
     if (!text || !*text)
         return 0;
-    errno = 0;
-    value = strtoull(text, &end, 10);
-    if (errno || !isdigit((unsigned char)*text) || size_unit(end, &shift) < 0
+    if (read_digits(text, &value, &unit) < 0 || size_unit(unit, &shift) < 0
         || value > UINT64_MAX >> shift || value << shift < min || value << shift > max)
         return ivc_error_set(-EINVAL, "%s=%s is not a size from %" PRIu64 " to %" PRIu64
                              " bytes; write a number, perhaps with K, M or G", name, text, min, max);
@@ -54,19 +61,23 @@ int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_val
 int ivc_env_number(const char *name, const char *unit, uint64_t min, uint64_t max,
                    uint64_t *ret_value)
 {
-    const char *text = getenv(name);
+    const char *text = getenv(name), *rest;
     uint64_t value;
-    char *end;
 
     if (!text || !*text)
         return 0;
-    errno = 0;
-    value = strtoull(text, &end, 10);
-    if (errno || !isdigit((unsigned char)*text) || *end || value < min || value > max)
+    if (read_digits(text, &value, &rest) < 0 || *rest || value < min || value > max)
         return ivc_error_set(-EINVAL, "%s=%s is not a number of %s from %" PRIu64 " to %" PRIu64,
                              name, text, unit, min, max);
     *ret_value = value;
     return 0;
+}
+
+bool ivc_env_is_on(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text && *text && strcmp(text, "0") != 0;
 }
 
 int ivc_read_line(const char *path, char *ret_line, size_t size)

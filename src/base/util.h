@@ -73,7 +73,9 @@ static inline void ivc_fclose_p(FILE **file)
  * left alone when the variable is not set.  -EINVAL with a text when it is no number or out of
  * [min, max]. */
 int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_value);
-/* The same for a plain number of `unit`, a word for the text. */
+/* Whether a switch such as IVC_STATS is set, and not to 0. */
+bool ivc_env_is_on(const char *name);
+/* The same as ivc_env_size() for a plain number of `unit`, a word for the text. */
 int ivc_env_number(const char *name, const char *unit, uint64_t min, uint64_t max,
                    uint64_t *ret_value);
 

@@ -278,6 +278,11 @@ size_t ivc_endpoint_packet_max(const struct ivc_endpoint *endpoint)
     return endpoint->pool.chunk_size;
 }
 
+uint64_t ivc_endpoint_linger_ms(const struct ivc_endpoint *endpoint)
+{
+    return endpoint->linger_ms;
+}
+
 size_t ivc_endpoint_eager_max(const struct ivc_endpoint *endpoint)
 {
     return endpoint->eager_max;

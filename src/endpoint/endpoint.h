@@ -77,6 +77,8 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
 /* Leaves the region and frees everything, peers included.  Accepts NULL.  Packets that were sent
  * and not yet taken by their peers are waited for, up to `IVC_LINGER_MS` (1 s). */
 void ivc_endpoint_free(struct ivc_endpoint *endpoint);
+/* What IVC_LINGER_MS was when it was opened: for those who wait for more than packets. */
+uint64_t ivc_endpoint_linger_ms(const struct ivc_endpoint *endpoint);
 
 /*
  * The address by which others reach this endpoint: bytes to pass to them by any means (PMIx modex,

@@ -189,6 +189,17 @@ static void wait_for_member(struct ivc_region *region, uint32_t slot)
     ivc_sleep_ms(50);
 }
 
+/* Starts a process that joins as member 1. */
+static pid_t start_member(const struct ivc_region *watcher, int (*fn)(void *), char *path,
+                          struct ivc_member *ret_member)
+{
+    pid_t pid = check_fork(fn, path);
+
+    wait_for_member(watcher, 1);
+    CHECK_EQ(ivc_region_member(watcher, 1, ret_member), 0);
+    return pid;
+}
+
 /* Killed while it holds memory: a watching member's alarm rings, all memory comes back. */
 static void test_killed(void)
 {
@@ -201,9 +212,7 @@ static void test_killed(void)
     pid_t pid;
 
     check_skip_under_thread_sanitizer();
-    pid = check_fork(hold_memory, path);
-    wait_for_member(watcher, 1);
-    CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
+    pid = start_member(watcher, hold_memory, path, &member);
     CHECK(free_bytes(watcher) < free_before - 40000);
     ivc_region_watch(watcher, 1, member.generation);
     ivc_sleep_ms(300);
@@ -234,9 +243,7 @@ static void test_zombie(void)
     pid_t pid;
 
     check_skip_under_thread_sanitizer();
-    pid = check_fork(hold_memory, path);
-    wait_for_member(watcher, 1);
-    CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
+    pid = start_member(watcher, hold_memory, path, &member);
     CHECK_EQ(kill(pid, SIGKILL), 0);
     for (unsigned i = 0; i < 50; i++) {
         if (ivc_region_member_check(watcher, 1, member.generation, &left) != 0)
@@ -274,9 +281,7 @@ static void test_first_thread_ended(void)
     pid_t pid;
 
     check_skip_under_thread_sanitizer();
-    pid = check_fork(hold_and_end_first_thread, path);
-    wait_for_member(watcher, 1);
-    CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
+    pid = start_member(watcher, hold_and_end_first_thread, path, &member);
     /* Stopped, it does not beat: whether it exists is looked up. */
     ivc_sleep_ms(200);
     CHECK_EQ(kill(pid, SIGSTOP), 0);
