@@ -39,7 +39,8 @@ struct ivc_ring_header {
     uint32_t n_slots;       /* a power of two */
     uint32_t arena_size;    /* a multiple of 64 */
     uint32_t generation;    /* of the receiver that the ring was made for */
-    uint8_t pad[44];
+    uint32_t after;         /* packets by network, from the first, that come before this ring's */
+    uint8_t pad[40];
 };
 _Static_assert(sizeof(struct ivc_ring_header) == 64, "one cache line");
 

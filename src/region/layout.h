@@ -66,6 +66,32 @@ struct ivc_layout_header {
 _Static_assert(sizeof(struct ivc_layout_header) <= IVC_LAYOUT_PAGE, "the header is one page");
 _Static_assert(offsetof(struct ivc_layout_header, uuid) == 24, "fixed by version 1");
 
+/*
+ * An order of the host, in page 0: the processes of one guest are to let go of the region, because
+ * its device will be pulled.  `state` is a serial number (32 bits) and a phase; one who wants to ask
+ * takes a free one by compare-and-swap.  An order whose heartbeat stands still for the lease is void:
+ * whoever asked has died.
+ */
+enum ivc_order_phase {
+    IVC_ORDER_FREE = 0,
+    IVC_ORDER_WRITING,  /* taken; `vm` is not valid yet */
+    IVC_ORDER_ASKED,
+};
+struct ivc_layout_order {
+    ivc_atomic_u64 state;
+    ivc_atomic_u64 vm;          /* identity of the guest, as in its members' entries */
+    ivc_atomic_u64 heartbeat;   /* counts up while whoever asked lives */
+    uint8_t pad[40];
+};
+_Static_assert(sizeof(struct ivc_layout_order) == 64, "one cache line");
+enum {
+    IVC_LAYOUT_ORDERS_AT = 2048,    /* in page 0 */
+    IVC_LAYOUT_ORDERS = 32,
+};
+_Static_assert(sizeof(struct ivc_layout_header) <= IVC_LAYOUT_ORDERS_AT
+               && IVC_LAYOUT_ORDERS_AT + IVC_LAYOUT_ORDERS * sizeof(struct ivc_layout_order)
+                  <= IVC_LAYOUT_PAGE, "header and orders share page 0");
+
 /* A member's state word: generation (32 bits) and phase.  The generation counts the owners that
  * a slot has had, so (slot, generation) never means two processes. */
 enum ivc_phase {
@@ -105,12 +131,19 @@ struct ivc_layout_member {
     uint64_t endpoint_id;       /* random; who this is wherever it goes: part of its address */
     ivc_atomic_u32 lends;       /* 1: applications have memory of it, which others may reach through
                                    any member of the same process */
-    uint8_t reserved[52];
+    uint32_t features;          /* enum ivc_feature, or-ed; 0: a library of before */
+    uint8_t network[40];        /* where its network is (struct ivc_network_name); zeros: none */
+    uint64_t vm;                /* identity of its guest, for orders; 0: a library of before */
     ivc_atomic_u64 heartbeat;   /* counts up while the process lives; a line of its own */
     uint8_t pad[56];
 };
 _Static_assert(sizeof(struct ivc_layout_member) == IVC_LAYOUT_MEMBER_SIZE, "fixed by version 1");
+_Static_assert(offsetof(struct ivc_layout_member, vm) == 184, "fixed by version 1");
 _Static_assert(offsetof(struct ivc_layout_member, heartbeat) == 192, "a line of its own");
+
+enum ivc_feature {
+    IVC_FEATURE_ORDERS = 1,     /* does what orders ask for */
+};
 
 /* Owner word of a block: 0 is free, else slot + 1 (12 bits and one) and generation (19 bits). */
 static inline uint32_t ivc_layout_owner(uint32_t slot, uint32_t generation)
@@ -127,7 +160,10 @@ struct ivc_layout_link {
     ivc_atomic_u32 ring_size;   /* bytes at `ring`; valid when ring is not 0 */
     ivc_atomic_u64 ring;        /* handle of the ring from the owner to the peer; 0: none yet */
     ivc_atomic_u64 head;        /* slots of the peer's ring that the owner has consumed */
-    uint8_t pad[40];
+    /* 1: the owner reads and writes nothing of this pair any more: `head` is final, and so is the
+     * ring.  Cleared only when the line is addressed to someone else. */
+    ivc_atomic_u32 suspended;
+    uint8_t pad[36];
 };
 _Static_assert(sizeof(struct ivc_layout_link) == 64, "one cache line");
 

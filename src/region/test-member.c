@@ -179,7 +179,7 @@ static int hold_memory(void *arg)
     return 0;
 }
 
-static void wait_for_member(struct ivc_region *region, uint32_t slot)
+static void wait_for_member(const struct ivc_region *region, uint32_t slot)
 {
     struct ivc_member member;
 
