@@ -196,7 +196,7 @@ static void test_directory_full(void)
     header->lease_ms = 500;
     for (unsigned i = 0; i < 64; i++) {
         CHECK_EQ(ivc_region_open(path, &regions[i]), 0);
-        CHECK_THAT(ivc_region_join(regions[i], 1, i) == 0, "%s", ivc_error_text());
+        CHECK_THAT(ivc_region_join(regions[i], CHECK_AS(1, i)) == 0, "%s", ivc_error_text());
     }
     REFUSED(path, -ENOSPC, path, "directory is full", "64", "larger region");
 }
@@ -208,7 +208,7 @@ static void test_region_full(void)
     struct ivc_share share;
 
     CHECK_EQ(ivc_region_open(path, &hog), 0);
-    CHECK_EQ(ivc_region_join(hog, 1, 1), 0);
+    CHECK_EQ(ivc_region_join(hog, CHECK_AS(1, 1)), 0);
     while (ivc_region_share(hog, IVC_SLOT_ANY, 16384, &share) == 0)
         ;
     CHECK_TEXT(ivc_error_text(), path, "full", "larger region");

@@ -120,6 +120,10 @@ __attribute__((unused)) static uint64_t check_random(uint64_t *state)
     return *state * 0x2545f4914f6cdd1dull;
 }
 
+/* Who joins a region, for ivc_region_join(). */
+#define CHECK_AS(magic, client)                                                            \
+    (&(struct ivc_identity){ .magic_id = (magic), .client_id = (client) })
+
 /* A new file of `size` bytes that is removed when the case is over.  `number` tells several apart. */
 __attribute__((unused)) static const char *check_file(unsigned number, uint64_t size)
 {

@@ -38,7 +38,7 @@ static const char *fresh(void)
     memset(mapping.memory, 0, ivc_window_geometry(mapping.size).blocks);
     CHECK_THAT(ivc_window_open(full, &mapping, &g) == 0, "%s", ivc_error_text());
     ivc_store_release(&((struct ivc_layout_header *)mapping.memory)->lease_ms, LEASE_MS);
-    munmap(mapping.memory, mapping.size);
+    ivc_mapping_free(&mapping);
     return where;
 }
 
@@ -54,7 +54,7 @@ static struct ivc_region *join(const char *where, uint32_t client_id)
 {
     struct ivc_region *region = open_region(where);
 
-    CHECK_THAT(ivc_region_join(region, 1, client_id) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(region, CHECK_AS(1, client_id)) == 0, "%s", ivc_error_text());
     return region;
 }
 
@@ -112,7 +112,7 @@ static void test_format_race(void)
 
         CHECK_EQ(ivc_region_attach(where, &mechanism, full, &mapping), 0);
         memset(mapping.memory, 0, 4096);
-        munmap(mapping.memory, mapping.size);
+        ivc_mapping_free(&mapping);
         memset(page, 0, 4096);
         for (unsigned i = 0; i < 4; i++) {
             words[i][0] = (char *)where;
@@ -284,10 +284,10 @@ static void test_directory_full(void)
         entry->links = 0;
         ivc_store_release(&entry->state, ivc_layout_state(1, IVC_PHASE_ACTIVE));
     }
-    CHECK_EQ(ivc_region_join(late, 1, 2), -ENOSPC);
+    CHECK_EQ(ivc_region_join(late, CHECK_AS(1, 2)), -ENOSPC);
     CHECK_TEXT(ivc_error_text(), "full", "larger region");
     ivc_store_release(&ivc_region_slot(region, 7)->state, ivc_layout_state(1, IVC_PHASE_FREE));
-    CHECK_THAT(ivc_region_join(late, 1, 2) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(late, CHECK_AS(1, 2)) == 0, "%s", ivc_error_text());
     CHECK_EQ(ivc_region_self(late)->slot, 7);
     ivc_region_free(late);
     ivc_region_free(region);
@@ -459,7 +459,7 @@ static int on_found(int argc, char **argv)
         return 1;
     }
     printf("# %s: %s, %llu bytes\n", name, mechanism->name, (unsigned long long)mapping.size);
-    munmap(mapping.memory, mapping.size);
+    ivc_mapping_free(&mapping);
     return check_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }
 

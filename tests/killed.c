@@ -93,7 +93,7 @@ static void expect_all_free(const char *path, uint64_t bytes)
     uint64_t own;
 
     CHECK_THAT(ivc_region_open(path, &region) == 0, "%s", ivc_error_text());
-    CHECK_THAT(ivc_region_join(region, 3, 0) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(region, CHECK_AS(3, 0)) == 0, "%s", ivc_error_text());
     own = ivc_align_up(ivc_region_capacity(region) * sizeof(struct ivc_layout_link), 4096);
     while (free_bytes(path) + own != bytes && ivc_now_ms() < end)
         ivc_sleep_ms(50);
@@ -212,7 +212,7 @@ static void test_killed_joining(void)
         uint64_t end;
 
         CHECK_EQ(ivc_region_open(path, &region), 0);
-        CHECK_EQ(ivc_region_join(region, 3, 0), 0);
+        CHECK_EQ(ivc_region_join(region, CHECK_AS(3, 0)), 0);
         ivc_region_info(region, &info);
         for (end = ivc_now_ms() + info.lease_ms + 2000;
              ivc_now_ms() < end && free_bytes(path) + 4096 < before;)

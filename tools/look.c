@@ -154,7 +154,7 @@ static void choose(struct looks *looks, const char *name)
         snprintf(looks->problem, sizeof looks->problem, "%s", ivc_error_text());
         return;
     }
-    munmap(mapping.memory, mapping.size);
+    ivc_mapping_free(&mapping);
     looks->chosen = index_of(looks, chosen);
     if (looks->chosen < 0 && looks->n < LOOKS_MAX) {
         looks->chosen = (int)looks->n;
@@ -233,7 +233,7 @@ void looks_free(struct looks *looks)
 {
     for (unsigned i = 0; i < looks->n; i++) {
         if (looks->regions[i].mapping.memory)
-            munmap(looks->regions[i].mapping.memory, looks->regions[i].mapping.size);
+            ivc_mapping_free(&looks->regions[i].mapping);
         free(looks->regions[i].members);
     }
 }

@@ -82,17 +82,20 @@ static int check(struct atomic *atomic)
 }
 
 /* The peer's memory, if we can do it ourselves.  What is not aligned is left to its owner. */
-static void *direct(const struct atomic *atomic)
+static void *direct(struct ivc_fi_ep *ep, const struct atomic *atomic)
 {
     const struct fi_rma_ioc *remote = &atomic->remote[0];
     void *memory;
 
     if (atomic->n_remote != 1 || !ivc_fi_atomic_is_native(atomic->datatype))
         return NULL;
-    memory = ivc_fi_reach_find(atomic->call.peer, remote->key, remote->addr,
+    memory = ivc_fi_reach_find(ep, atomic->call.peer, remote->key, remote->addr,
                                atomic->count * atomic->size,
                                ivc_fi_atomic_access(atomic->mode, atomic->op));
-    return memory && (uintptr_t)memory % atomic->size == 0 ? memory : NULL;
+    if (!memory || (uintptr_t)memory % atomic->size == 0)
+        return memory;
+    ivc_fi_reach_done(ep);
+    return NULL;
 }
 
 static void do_direct(const struct atomic *atomic, void *memory)
@@ -180,11 +183,12 @@ static int by_request(struct ivc_fi_ep *ep, const struct atomic *atomic)
 /* Itself, or by request. */
 static int execute(struct ivc_fi_ep *ep, const struct atomic *atomic)
 {
-    void *memory = direct(atomic);
+    void *memory = direct(ep, atomic);
 
     if (!memory)
         return by_request(ep, atomic);
     do_direct(atomic, memory);
+    ivc_fi_reach_done(ep);
     ivc_fi_rma_ended(ep, &atomic->call);
     return 0;
 }

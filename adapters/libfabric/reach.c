@@ -45,6 +45,7 @@ struct table {
 _Static_assert(ENTRIES == 64, "a bit per entry");
 
 struct ivc_fi_reach {
+    uint32_t residence;             /* the tables lie in the region of this one */
     struct table tables[TABLES_MAX];
     unsigned n_tables;
 };
@@ -55,6 +56,7 @@ struct ivc_fi_reach_told {
     struct ivc_fi_ep *ep;
     struct table *table;            /* NULL: the memory lies elsewhere */
     unsigned index;
+    uint32_t residence;             /* of our endpoint: in another one nothing of it is true */
 };
 
 struct reach_header {
@@ -100,6 +102,8 @@ static int entry_take(struct ivc_fi_ep *ep, struct ivc_fi_reach_told *told)
         reach = ep->reach = calloc(1, sizeof *reach);
     if (!reach)
         return -FI_ENOMEM;
+    if (reach->residence != told->residence)
+        *reach = (struct ivc_fi_reach){ .residence = told->residence };
     while (i < reach->n_tables && ~reach->tables[i].used == 0)
         i++;
     if (i == reach->n_tables)
@@ -129,7 +133,8 @@ static void publish(const struct ivc_fi_reach_told *told, const struct ivc_fi_mr
     ivc_store_release(&entry->stamp, ivc_load_relaxed(&entry->stamp) + 1);
 }
 
-static void withdraw(const struct ivc_fi_reach_told *told)
+/* The region is the one that the entry lies in. */
+static void withdraw_here(const struct ivc_fi_reach_told *told)
 {
     struct entry *entry = entry_of(told);
 
@@ -142,14 +147,25 @@ static void withdraw(const struct ivc_fi_reach_told *told)
     told->table->used &= ~((uint64_t)1 << told->index);
 }
 
+static void withdraw(const struct ivc_fi_reach_told *told)
+{
+    struct ivc_endpoint *endpoint = told->ep->endpoint;
+
+    if (!told->table)
+        return;
+    ivc_endpoint_enter(endpoint);
+    if (told->residence == ivc_endpoint_residence(endpoint))
+        withdraw_here(told);
+    ivc_endpoint_leave(endpoint);
+}
+
 void ivc_fi_reach_withdraw(struct ivc_fi_mr *mr)
 {
     struct ivc_fi_reach_told *told;
 
     while ((told = mr->told)) {
         mr->told = told->next;
-        if (told->table)
-            withdraw(told);
+        withdraw(told);
         free(told);
     }
 }
@@ -161,10 +177,9 @@ static bool is_counted(const struct ivc_fi_ep *ep, const struct ivc_fi_mr *mr)
            || ep->cntrs[IVC_FI_COUNT_REMOTE_WRITE];
 }
 
-static struct ivc_fi_reach_told *find_told(struct ivc_fi_ep *ep, struct ivc_fi_mr *mr)
+static struct ivc_fi_reach_told *told_through(struct ivc_fi_ep *ep, struct ivc_fi_mr *mr)
 {
     struct ivc_fi_reach_told *told = mr->told;
-    uint64_t handle;
 
     while (told && told->ep != ep)
         told = told->next;
@@ -174,8 +189,22 @@ static struct ivc_fi_reach_told *find_told(struct ivc_fi_ep *ep, struct ivc_fi_m
     if (!told)
         return NULL;
     told->ep = ep;
+    told->residence = ivc_endpoint_residence(ep->endpoint) - 1;     /* of none that there is */
     told->next = mr->told;
     mr->told = told;
+    return told;
+}
+
+/* What is known of the registration in the region that we are in now. */
+static struct ivc_fi_reach_told *find_told(struct ivc_fi_ep *ep, struct ivc_fi_mr *mr)
+{
+    struct ivc_fi_reach_told *told = told_through(ep, mr);
+    uint64_t handle;
+
+    if (!told || told->residence == ivc_endpoint_residence(ep->endpoint))
+        return told;
+    told->residence = ivc_endpoint_residence(ep->endpoint);
+    told->table = NULL;
     if (mr->n_iov == 1
         && ivc_endpoint_locate(ep->endpoint, mr->iov[0].iov_base, mr->len, &handle) == 0
         && entry_take(ep, told) == 0)
@@ -218,8 +247,7 @@ static void forget_endpoint(struct ivc_fi_ep *ep, struct ivc_fi_mr *mr)
             continue;
         }
         *link = told->next;
-        if (told->table)
-            withdraw(told);
+        withdraw(told);
         free(told);
     }
     if (mr->ep == ep) {
@@ -244,8 +272,17 @@ void ivc_fi_reach_free(struct ivc_fi_ep *ep)
 
 /* ---------------------------------------------------------------- the initiator's side */
 
-void *ivc_fi_reach_find_known(struct ivc_fi_peer *peer, uint64_t key, uint64_t addr, uint64_t len,
-                              uint64_t access)
+/* Of the region that we are in now. */
+static void renew(struct ivc_fi_ep *ep, struct ivc_fi_reach_peer *reach)
+{
+    *reach = (struct ivc_fi_reach_peer){
+        .region = ivc_endpoint_region(ep->endpoint),
+        .residence = ivc_endpoint_residence(ep->endpoint),
+    };
+}
+
+void *ivc_fi_reach_find_known(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint64_t key,
+                              uint64_t addr, uint64_t len, uint64_t access)
 {
     struct ivc_fi_reach_key *known = ivc_fi_reach_slot(peer->reach, key);
     uint64_t offset = addr - known->base;
@@ -253,10 +290,15 @@ void *ivc_fi_reach_find_known(struct ivc_fi_peer *peer, uint64_t key, uint64_t a
     if (known->key != key || known->stamp == 0 || (known->access & access) != access
         || addr < known->base || len > known->len || offset > known->len - len)
         return NULL;
+    if (peer->reach->residence != ivc_endpoint_residence(ep->endpoint)
+        || ivc_peer_path(peer->peer) != IVC_PATH_MEMORY) {
+        renew(ep, peer->reach);     /* it moved, or we did, or one of us is about to */
+        return NULL;
+    }
     /* Somebody died or left: his memory may be another's soon.  Progress finds out who it was. */
     if (ivc_region_alarm(peer->reach->region))
         return NULL;
-    /* Acquire: pairs with the release in withdraw(); what we do next is done after the look. */
+    /* Acquire: pairs with the release in withdraw_here(); what we do next is done after the look. */
     if (ivc_load_acquire(known->word) != known->stamp) {
         known->stamp = 0;
         known->asked = 0;
@@ -267,11 +309,11 @@ void *ivc_fi_reach_find_known(struct ivc_fi_peer *peer, uint64_t key, uint64_t a
 
 static struct ivc_fi_reach_peer *peer_reach(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer)
 {
-    if (peer->reach)
-        return peer->reach;
-    peer->reach = calloc(1, sizeof *peer->reach);
-    if (peer->reach)
-        peer->reach->region = ivc_endpoint_region(ep->endpoint);
+    if (!peer->reach)
+        peer->reach = calloc(1, sizeof *peer->reach);
+    if (peer->reach && (!peer->reach->region
+                        || peer->reach->residence != ivc_endpoint_residence(ep->endpoint)))
+        renew(ep, peer->reach);
     return peer->reach;
 }
 
@@ -333,8 +375,8 @@ static void start_reach(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, struct i
 
     (void)message;
     memcpy(&header, base, sizeof header);
-    /* Only what we asked for, and have not forgotten since. */
-    if (!reach)
+    /* Only what we asked for here, and have not forgotten since. */
+    if (!reach || reach->residence != ivc_endpoint_residence(ep->endpoint))
         return;
     known = ivc_fi_reach_slot(reach, header.base.tag);
     if (known->key == header.base.tag && known->asked > 0)

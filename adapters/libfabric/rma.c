@@ -117,13 +117,13 @@ static int check(const struct rma *rma, size_t *ret_len)
 }
 
 /* The peer's memory, if the operation can be a copy. */
-static char *direct(const struct rma *rma, uint64_t access)
+static char *direct(struct ivc_fi_ep *ep, const struct rma *rma, uint64_t access)
 {
     const struct fi_rma_iov *remote = &rma->remote[0];
 
     if (rma->n_remote != 1)
         return NULL;
-    return ivc_fi_reach_find(rma->call.peer, remote->key, remote->addr, remote->len, access);
+    return ivc_fi_reach_find(ep, rma->call.peer, remote->key, remote->addr, remote->len, access);
 }
 
 static struct ivc_fi_rma_header header_of(struct ivc_fi_ep *ep, const struct rma *rma,
@@ -185,13 +185,14 @@ static int write_by_request(struct ivc_fi_ep *ep, const struct rma *rma, size_t 
 /* A copy, or by request. */
 static int write_now(struct ivc_fi_ep *ep, const struct rma *rma, size_t len)
 {
-    char *memory = rma->call.flags & FI_REMOTE_CQ_DATA ? NULL : direct(rma, FI_REMOTE_WRITE);
+    char *memory = rma->call.flags & FI_REMOTE_CQ_DATA ? NULL : direct(ep, rma, FI_REMOTE_WRITE);
 
     if (!memory)
         return write_by_request(ep, rma, len);
     /* Plain stores.  A message that we send later is published with release, so whoever takes it
      * finds these bytes. */
     ivc_fi_gather(memory, rma->iov, (unsigned)rma->n_iov);
+    ivc_fi_reach_done(ep);
     ivc_fi_rma_ended(ep, &rma->call);
     return 0;
 }
@@ -242,11 +243,12 @@ static int read_by_request(struct ivc_fi_ep *ep, const struct rma *rma, size_t l
 
 static int read_now(struct ivc_fi_ep *ep, const struct rma *rma, size_t len)
 {
-    const char *memory = direct(rma, FI_REMOTE_READ);
+    const char *memory = direct(ep, rma, FI_REMOTE_READ);
 
     if (!memory)
         return read_by_request(ep, rma, len);
     ivc_fi_scatter(rma->iov, (unsigned)rma->n_iov, memory);
+    ivc_fi_reach_done(ep);
     ivc_fi_rma_ended(ep, &rma->call);
     return 0;
 }

@@ -185,6 +185,7 @@ enum { IVC_FI_REACH_KEYS = 64 };    /* of one peer; a power of two; others are f
 struct ivc_region;
 struct ivc_fi_reach_peer {
     const struct ivc_region *region;
+    uint32_t residence;             /* all of it is about this one of our endpoint's */
     struct ivc_fi_reach_key keys[IVC_FI_REACH_KEYS];
 };
 
@@ -196,15 +197,26 @@ static inline struct ivc_fi_reach_key *ivc_fi_reach_slot(struct ivc_fi_reach_pee
 _Static_assert(IVC_FI_REACH_KEYS == 1 << (64 - 58), "the hash's upper bits");
 
 /* The peer's memory [addr, addr + len) under `key`, if it may be accessed so and directly: nothing of
- * ours that was begun before is still under way to it.  NULL: send a request. */
-void *ivc_fi_reach_find_known(struct ivc_fi_peer *peer, uint64_t key, uint64_t addr, uint64_t len,
-                              uint64_t access);
-static inline void *ivc_fi_reach_find(struct ivc_fi_peer *peer, uint64_t key, uint64_t addr,
-                                      uint64_t len, uint64_t access)
+ * ours that was begun before is still under way to it.  NULL: send a request.  Not NULL: to be
+ * accessed at once, and then ivc_fi_reach_done() is called; until then our region does not change. */
+void *ivc_fi_reach_find_known(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint64_t key,
+                              uint64_t addr, uint64_t len, uint64_t access);
+static inline void *ivc_fi_reach_find(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint64_t key,
+                                      uint64_t addr, uint64_t len, uint64_t access)
 {
+    void *memory;
+
     if (!peer->reach || peer->n_ops != 0)
         return NULL;
-    return ivc_fi_reach_find_known(peer, key, addr, len, access);
+    ivc_endpoint_enter(ep->endpoint);
+    memory = ivc_fi_reach_find_known(ep, peer, key, addr, len, access);
+    if (!memory)
+        ivc_endpoint_leave(ep->endpoint);
+    return memory;
+}
+static inline void ivc_fi_reach_done(struct ivc_fi_ep *ep)
+{
+    ivc_endpoint_leave(ep->endpoint);
 }
 /* IVC_FI_WANT_REACH when a request for that key is to ask where its memory lies; else 0. */
 uint16_t ivc_fi_reach_ask(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer, uint64_t key);

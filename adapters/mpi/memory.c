@@ -42,11 +42,13 @@ static void *refuse(const char *reason)
 /* Once: a region that is not there at the first window is not there for the job. */
 static void open_region(void)
 {
+    struct ivc_identity identity = { .magic_id = GROUP };
     struct ivc_region_info info;
     struct ivc_region *region;
 
     memory.tried = true;
     memory.owner = getpid();
+    identity.client_id = (uint32_t)memory.owner;
     if (ivc_region_open(NULL, &region) != 0) {
         snprintf(memory.reason, sizeof memory.reason, "%s", ivc_error_text());
         return;
@@ -55,7 +57,7 @@ static void open_region(void)
     if (!info.speed.cached)
         snprintf(memory.reason, sizeof memory.reason, "region %s is mapped uncached, %.0f ns for each "
                  "load", info.name, info.speed.read_ns);
-    else if (ivc_region_join(region, GROUP, (uint32_t)memory.owner) != 0)
+    else if (ivc_region_join(region, &identity) != 0)
         snprintf(memory.reason, sizeof memory.reason, "%s", ivc_error_text());
     else
         memory.region = region;

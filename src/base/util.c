@@ -18,6 +18,15 @@ uint64_t ivc_random_id(void)
     return value;
 }
 
+uint64_t ivc_hash_text(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+
+    for (; *text; text++)
+        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
+    return hash;
+}
+
 static int size_unit(const char *unit, uint64_t *ret_shift)
 {
     static const char letters[] = "KMG";

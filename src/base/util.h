@@ -82,6 +82,9 @@ int ivc_env_number(const char *name, const char *unit, uint64_t min, uint64_t ma
 /* 64 random bits, never 0. */
 uint64_t ivc_random_id(void);
 
+/* FNV-1a (Fowler, Noll, Vo), 64 bits: a name as a number, the same everywhere. */
+uint64_t ivc_hash_text(const char *text);
+
 /* A counter that runs with time and is cheap to read, for intervals: no unit, no order. */
 static inline uint64_t ivc_cycles(void)
 {

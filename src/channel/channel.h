@@ -68,6 +68,7 @@ struct ivc_rx {
 
     struct ivc_region *region;
     uint32_t slot;              /* the sender's */
+    uint32_t after;             /* packets by network that come before those of this ring */
     const void *memory;
     uint64_t size;
     struct ivc_rx_share shares[IVC_SHARES_MAX];
@@ -86,15 +87,30 @@ struct ivc_rx_packet {
  * bytes that ivc_tx_send() would take. */
 int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eager_max);
 
+/* Whom a ring is for, and what it looks like. */
+struct ivc_tx_options {
+    uint32_t slot, generation;  /* the receiver's */
+    uint32_t ring_size, slot_size;
+    uint32_t after;             /* packets that the receiver gets by network before the ring's first */
+};
+
 /* Makes a ring towards the member and tells it.  IVC_E_NOSPACE as ivc_region_share(). */
-int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
-                uint32_t generation, uint32_t ring_size, uint32_t slot_size, struct ivc_tx *ret_tx);
+int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool,
+                const struct ivc_tx_options *options, struct ivc_tx *ret_tx);
 /* The same in memory that is shared already, of at least `ring_size` bytes, zeroed; taken over
  * unless the answer is negative. */
-int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
-                   uint32_t generation, const struct ivc_share *share, uint32_t ring_size,
-                   uint32_t slot_size, struct ivc_tx *ret_tx);
+int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
+                   const struct ivc_tx_options *options, const struct ivc_share *share,
+                   struct ivc_tx *ret_tx);
 void ivc_tx_close(struct ivc_tx *tx);
+
+/*
+ * The packets that the receiver will never read: it stopped at `head`.  Calls `fn` for each, in order.
+ * Its answer, when not 0, ends the round and is the answer; -EBADMSG when the receiver tells something
+ * that cannot be, or the ring was scribbled over.
+ */
+typedef int ivc_tx_unread_fn(void *arg, uint8_t tag, const struct iovec *iov, unsigned n_iov);
+int ivc_tx_unread(struct ivc_tx *tx, uint64_t head, ivc_tx_unread_fn *fn, void *arg);
 
 /* Most bytes that ivc_tx_send() takes. */
 uint32_t ivc_tx_eager_max(const struct ivc_tx *tx);

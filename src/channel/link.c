@@ -9,10 +9,12 @@ void ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation
     struct ivc_layout_link *link = ivc_region_own_link(region, slot);
 
     ivc_store_relaxed(&link->generation, 0);
-    /* Release, both: the line was disowned before; pairs with the acquires below. */
+    /* Release, all: the line was disowned before; pairs with the acquires of generation. */
     ivc_store_release(&link->ring, 0);
     ivc_store_release(&link->head, 0);
-    /* Release: pairs with the acquires of generation in ivc_rx_open() and ivc_tx_refresh(). */
+    ivc_store_release(&link->suspended, IVC_LINK_NOT_SUSPENDED);
+    /* Release: pairs with the acquires of generation in ivc_rx_open(), ivc_tx_refresh() and
+     * ivc_link_look(). */
     ivc_store_release(&link->generation, generation);
     /* Before we look whether the peer still lives: either its reclaimer sees this line, or we see
      * its mark (region/reclaim.c). */
@@ -23,4 +25,49 @@ void ivc_link_close(struct ivc_region *region, uint32_t slot)
 {
     /* Release: pairs with the acquire in is_still_read(); our reads of the peer's memory are over. */
     ivc_store_release(&ivc_region_own_link(region, slot)->generation, 0);
+}
+
+void ivc_link_suspend(struct ivc_region *region, uint32_t slot)
+{
+    /* Release: pairs with the acquire in ivc_link_look(); our last head is visible, what we wrote into
+     * our ring is, and so is whatever we wrote into its memory. */
+    ivc_store_release(&ivc_region_own_link(region, slot)->suspended, IVC_LINK_IS_SUSPENDED);
+}
+
+void ivc_link_done(struct ivc_region *region, uint32_t slot)
+{
+    /* Release: pairs with the acquire in has_readers() (region/reclaim.c); our reads are over. */
+    ivc_store_release(&ivc_region_own_link(region, slot)->suspended, IVC_LINK_IS_DONE);
+}
+
+void ivc_link_refuse(struct ivc_region *region, uint32_t slot, uint32_t generation)
+{
+    struct ivc_layout_link *link = ivc_region_own_link(region, slot);
+
+    ivc_store_relaxed(&link->generation, 0);
+    /* Release, all: as in ivc_link_open(). */
+    ivc_store_release(&link->ring, 0);
+    ivc_store_release(&link->head, 0);
+    ivc_store_release(&link->suspended, IVC_LINK_IS_DONE);
+    ivc_store_release(&link->generation, generation);
+}
+
+bool ivc_link_is_open(struct ivc_region *region, uint32_t slot, uint32_t generation)
+{
+    /* Relaxed: we alone write it. */
+    return ivc_load_relaxed(&ivc_region_own_link(region, slot)->generation) == generation;
+}
+
+enum ivc_link_word ivc_link_look(struct ivc_region *region, uint32_t slot, uint64_t *ret_head)
+{
+    const struct ivc_layout_link *link = ivc_region_peer_link(region, slot);
+
+    /* Acquire: pairs with the release of generation in ivc_link_open(): the line is about us. */
+    if (!link || ivc_load_acquire(&link->generation) != ivc_region_self(region)->generation)
+        return IVC_LINK_NONE;
+    /* Acquire: pairs with the release in ivc_link_suspend(). */
+    if (ivc_load_acquire(&link->suspended) == IVC_LINK_NOT_SUSPENDED)
+        return IVC_LINK_OPEN;
+    *ret_head = ivc_load_relaxed(&link->head);
+    return IVC_LINK_SUSPENDED;
 }

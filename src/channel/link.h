@@ -6,7 +6,28 @@
 
 /* Opened: the slot's owner may write to us and we may read what it shares. */
 void ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation);
-/* Closed: we read nothing of it any more.  Its memory may be used again. */
+/* Closed for good: we read nothing of it any more.  Its memory may be used again. */
 void ivc_link_close(struct ivc_region *region, uint32_t slot);
+
+/*
+ * Suspending: both sides stop, each says how far it has read, and from then on each knows which of its
+ * packets the other has.  An attachment that was suspended is never used again.
+ */
+/* We write nothing to it and read nothing that it wrote any more; what ivc_rx_publish() said last is
+ * final.  Its link line we still read. */
+void ivc_link_suspend(struct ivc_region *region, uint32_t slot);
+/* ... and that neither: its memory may be used again. */
+void ivc_link_done(struct ivc_region *region, uint32_t slot);
+/* The same for an owner of the slot to whom our line was never addressed: we have read nothing. */
+void ivc_link_refuse(struct ivc_region *region, uint32_t slot, uint32_t generation);
+/* Whether our line is addressed to that owner of the slot. */
+bool ivc_link_is_open(struct ivc_region *region, uint32_t slot, uint32_t generation);
+/* What the slot's owner says on its line for us. */
+enum ivc_link_word {
+    IVC_LINK_NONE,              /* it is not addressed to us */
+    IVC_LINK_OPEN,
+    IVC_LINK_SUSPENDED,         /* `ret_head`: the packets of ours that it has read */
+};
+enum ivc_link_word ivc_link_look(struct ivc_region *region, uint32_t slot, uint64_t *ret_head);
 
 #endif

@@ -51,6 +51,7 @@ int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
         return bad_ring(slot, "a ring of impossible shape");
     if (header.generation != ivc_region_self(region)->generation)
         return IVC_E_GONE;      /* for an earlier owner of our slot */
+    rx.after = header.after;
     rx.slots = (const char *)rx.memory + sizeof header;
     rx.mask = header.n_slots - 1;
     rx.shift = (uint32_t)__builtin_ctz(header.slot_size);

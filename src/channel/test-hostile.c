@@ -28,7 +28,7 @@ static struct ivc_region *join(const char *path, uint32_t client_id)
     struct ivc_region *region;
 
     CHECK_THAT(ivc_region_open(path, &region) == 0, "%s", ivc_error_text());
-    CHECK_THAT(ivc_region_join(region, 1, client_id) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(region, CHECK_AS(1, client_id)) == 0, "%s", ivc_error_text());
     return region;
 }
 
@@ -42,8 +42,12 @@ static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size)
     CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, 4096, 65536), 0);
     ivc_link_open(pair->from, pair->to_slot, ivc_region_self(pair->to)->generation);
     ivc_link_open(pair->to, pair->from_slot, ivc_region_self(pair->from)->generation);
-    CHECK_EQ(ivc_tx_open(pair->from, &pair->pool, pair->to_slot,
-                         ivc_region_self(pair->to)->generation, ring_size, slot_size, &pair->tx), 0);
+    CHECK_EQ(ivc_tx_open(pair->from, &pair->pool,
+                         &(struct ivc_tx_options){
+                             .slot = pair->to_slot,
+                             .generation = ivc_region_self(pair->to)->generation,
+                             .ring_size = ring_size, .slot_size = slot_size,
+                         }, &pair->tx), 0);
 }
 
 static void close_pair(struct pair *pair)

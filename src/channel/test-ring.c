@@ -24,7 +24,7 @@ static struct ivc_region *join(const char *path, uint32_t client_id)
     struct ivc_region *region;
 
     CHECK_THAT(ivc_region_open(path, &region) == 0, "%s", ivc_error_text());
-    CHECK_THAT(ivc_region_join(region, 1, client_id) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(region, CHECK_AS(1, client_id)) == 0, "%s", ivc_error_text());
     return region;
 }
 
@@ -43,8 +43,11 @@ static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size,
     ivc_link_open(pair->from, to->slot, to->generation);
     ivc_link_open(pair->to, from->slot, from->generation);
     CHECK_EQ(ivc_rx_open(pair->to, from->slot, &none), IVC_E_GONE);
-    CHECK_THAT(ivc_tx_open(pair->from, &pair->pool, to->slot, to->generation, ring_size, slot_size,
-                           &pair->tx) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_tx_open(pair->from, &pair->pool,
+                           &(struct ivc_tx_options){
+                               .slot = to->slot, .generation = to->generation,
+                               .ring_size = ring_size, .slot_size = slot_size,
+                           }, &pair->tx) == 0, "%s", ivc_error_text());
     CHECK_THAT(ivc_rx_open(pair->to, from->slot, &pair->rx) == 0, "%s", ivc_error_text());
 }
 

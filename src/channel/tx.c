@@ -71,37 +71,39 @@ static void announce_ring(struct ivc_tx *tx)
     ivc_doorbell_ring(&tx->bell);
 }
 
-int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
-                uint32_t generation, uint32_t ring_size, uint32_t slot_size, struct ivc_tx *ret_tx)
+int ivc_tx_open(struct ivc_region *region, struct ivc_pool *pool,
+                const struct ivc_tx_options *options, struct ivc_tx *ret_tx)
 {
     struct ivc_ring_header header = { 0 };
     struct ivc_share share;
-    int r = shape(ring_size, slot_size, &header);
+    int r = shape(options->ring_size, options->slot_size, &header);
 
     if (r == 0)
-        r = ivc_region_share(region, slot, ring_size, &share);
+        r = ivc_region_share(region, options->slot, options->ring_size, &share);
     if (r != 0)
         return r;
-    return ivc_tx_open_in(region, pool, slot, generation, &share, ring_size, slot_size, ret_tx);
+    return ivc_tx_open_in(region, pool, options, &share, ret_tx);
 }
 
-int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool, uint32_t slot,
-                   uint32_t generation, const struct ivc_share *share, uint32_t ring_size,
-                   uint32_t slot_size, struct ivc_tx *ret_tx)
+int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
+                   const struct ivc_tx_options *options, const struct ivc_share *share,
+                   struct ivc_tx *ret_tx)
 {
     struct ivc_tx tx = {
-        .region = region, .pool = pool, .slot = slot, .generation = generation, .share = *share,
+        .region = region, .pool = pool, .slot = options->slot, .generation = options->generation,
+        .share = *share,
     };
     struct ivc_ring_header header = { 0 };
-    int r = shape(ring_size, slot_size, &header);
+    int r = shape(options->ring_size, options->slot_size, &header);
 
     if (r < 0)
         return r;
-    header.generation = generation;
+    header.generation = options->generation;
+    header.after = options->after;
     memcpy(tx.share.memory, &header, sizeof header);
     attach(&tx, &header);
     tx.records = calloc(header.n_slots, sizeof *tx.records);
-    r = tx.records ? ivc_region_doorbell(region, slot, &tx.bell)
+    r = tx.records ? ivc_region_doorbell(region, options->slot, &tx.bell)
                    : ivc_error_set(-ENOMEM, "ring: out of memory");
     if (r != 0) {
         ivc_tx_close(&tx);
@@ -323,4 +325,57 @@ int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len
     tx->chunks_out++;
     tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, chunk);
     return 0;
+}
+
+/* Where the bytes lie that a slot of ours refers to; NULL when that cannot be. */
+static const char *own_bytes(const struct ivc_tx *tx, const struct ivc_slot_ref *ref)
+{
+    const struct ivc_share *share;
+
+    if (ref->share == IVC_SHARE_ARENA)
+        return ref->offset <= tx->arena_size && ref->len <= tx->arena_size - ref->offset
+            ? tx->arena + ref->offset : NULL;
+    if (ref->share > tx->pool->n_shares)
+        return NULL;
+    share = &tx->pool->shares[ref->share - 1];
+    return ref->offset <= share->size && ref->len <= share->size - ref->offset
+        ? (const char *)share->memory + ref->offset : NULL;
+}
+
+/* One slot that was not read.  The ring is ours, and yet others could have written it. */
+static int unread_slot(const struct ivc_tx *tx, uint64_t at, ivc_tx_unread_fn *fn, void *arg)
+{
+    const char *slot = tx->slots + ((at & tx->mask) << tx->shift);
+    uint64_t word = ivc_load_relaxed((const ivc_atomic_u64 *)slot);     /* our own store */
+    uint32_t kind = (uint32_t)(word >> 56), len = word >> 32 & 0xffff;
+    uint32_t from = kind == IVC_SLOT_INLINE ? IVC_SLOT_INLINE_AT : IVC_SLOT_HEAD_AT;
+    struct ivc_slot_ref ref;
+    struct iovec iov[2] = { { (char *)slot + from, len } };
+
+    if ((uint32_t)word != (uint32_t)(at >> tx->lap_shift) + 1 || len > (1u << tx->shift) - from)
+        return -EBADMSG;
+    if (kind == IVC_SLOT_INLINE)
+        return fn(arg, (uint8_t)(word >> 48), iov, 1);
+    if (kind == IVC_SLOT_SHARE)
+        return 0;
+    memcpy(&ref, slot + IVC_SLOT_REF_AT, sizeof ref);
+    ivc_copy_is_final();
+    iov[1] = (struct iovec){ (char *)own_bytes(tx, &ref), ref.len };
+    if (kind != IVC_SLOT_REF || !iov[1].iov_base)
+        return -EBADMSG;
+    return fn(arg, (uint8_t)(word >> 48), iov, 2);
+}
+
+int ivc_tx_unread(struct ivc_tx *tx, uint64_t head, ivc_tx_unread_fn *fn, void *arg)
+{
+    int r = 0;
+
+    if (head - tx->head > tx->tail - tx->head)
+        r = -EBADMSG;
+    for (uint64_t at = head; r == 0 && at != tx->tail; at++)
+        r = unread_slot(tx, at, fn, arg);
+    if (r == -EBADMSG)
+        ivc_error_set(r, "member %u says it has read packets that were never sent, or our packets to "
+                      "it were overwritten; a process is damaged", tx->slot);
+    return r;
 }

@@ -32,12 +32,12 @@ void ivc_address_make(const struct ivc_endpoint *endpoint, struct ivc_address_fi
         .id = endpoint->id,
     };
 
-    if (endpoint->region) {
-        const struct ivc_member *self = ivc_region_self(endpoint->region);
+    if (endpoint->home.region) {
+        const struct ivc_member *self = ivc_region_self(endpoint->home.region);
 
         fields.slot = (uint16_t)self->slot;
         fields.generation = self->generation;
-        fields.region = region_hash(&endpoint->info);
+        fields.region = region_hash(&endpoint->home.info);
     }
     if (endpoint->network)
         ivc_network_name(endpoint->network, &fields.network);
@@ -80,8 +80,8 @@ uint64_t ivc_address_id(const struct ivc_address *address)
 bool ivc_address_is_co_resident(const struct ivc_endpoint *endpoint,
                                 const struct ivc_address_fields *fields)
 {
-    return endpoint->region && fields->slot != IVC_ADDRESS_NO_SLOT
-           && fields->region == region_hash(&endpoint->info);
+    return endpoint->home.region && fields->slot != IVC_ADDRESS_NO_SLOT
+           && fields->region == region_hash(&endpoint->home.info);
 }
 
 void ivc_address_describe(const struct ivc_address *address, char *ret_text, size_t size)

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <string.h>
 
 enum {
     RING_SIZE_DEFAULT = 24 * 1024,      /* 128 slots of 64 bytes, 16 KiB of arena */
@@ -16,23 +17,7 @@ enum {
     CHUNK_SIZE_MAX = 1 << 24,
     LINGER_MS_DEFAULT = 1000,
     LINGER_MS_MAX = 3600000,
-    RESERVE_MAX = 64,       /* the 256 KiB that the region should have for each process */
 };
-
-/*
- * How much of the region the pool may take.  Large messages go fastest when the chunks that are
- * under way are more than the sender's second-level cache holds, so that the receiver reads them
- * from the shared third level instead of fetching each line dirty from the other core; four times
- * that cache does it.  At least 1 MiB; never more than an eighth of the region.
- */
-static uint64_t pool_limit(uint64_t region_size)
-{
-    long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    uint64_t limit = level2 > 0 ? 4 * (uint64_t)level2 : 2 << 20;
-
-    limit = IVC_MIN(IVC_MAX(limit, 1 << 20), 8 << 20);
-    return IVC_MIN(limit, region_size / 8);
-}
 
 static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options,
                          uint64_t *ret_chunk_size)
@@ -72,81 +57,30 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
     return r;
 }
 
-static void describe(struct ivc_endpoint *endpoint, const struct ivc_region_info *info)
+/* The region that there is, without joining it; none is no error for whoever has a network. */
+static int find_region(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
-    snprintf(endpoint->description, sizeof endpoint->description, "%s %s, %" PRIu64 " MiB, uuid %s",
-             info->mechanism, info->name, info->size >> 20, info->uuid);
-    if (info->speed.cached)
-        return;
-    snprintf(endpoint->warning, sizeof endpoint->warning,
-             "region %s: this guest maps it uncached (%.0f ns per load, memory is below %.0f), so "
-             "messages will be slow; on AMD hosts attach the file as an NVDIMM or DAX device and "
-             "set IVC_REGION to it, or use a driver that maps it write-back",
-             info->name, info->speed.read_ns, IVC_MAPPING_SLOW_NS);
+    int r = ivc_region_open(options->region, &endpoint->home.region);
+
+    return r == IVC_E_NOREGION && options->network ? 0 : r;
 }
 
-/*
- * Rings for everybody, when the region is so small that they might not be had later: then it is
- * known now, while all of us can still choose another path.  (A path that one of two takes and the
- * other does not leads nowhere in some MPIs.)  Of a larger job, rings to this many at least.
- */
-static int reserve_rings(struct ivc_endpoint *endpoint, uint32_t n)
+static int move_in(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
-    uint64_t size = ivc_region_size(endpoint->region);
-    uint64_t all_pairs = (uint64_t)n * (n + 1) * IVC_RING_SIZE_LAST_RESORT;
-    uint64_t by_rule = ((uint64_t)n + 1) * IVC_LAYOUT_SIZE_PER_MEMBER;
+    struct ivc_region *region = endpoint->home.region;
+    struct ivc_residence residence;
+    int r;
 
-    if (n == 0 || (all_pairs < size / 4 && by_rule < size / 2))
+    endpoint->home.region = NULL;
+    if (!region)
         return 0;
-    n = IVC_MIN(n, RESERVE_MAX);
-    endpoint->reserve = calloc(n, sizeof *endpoint->reserve);
-    if (!endpoint->reserve)
-        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
-    while (endpoint->n_reserve < n) {
-        int r = ivc_region_share(endpoint->region, IVC_SLOT_ANY, IVC_RING_SIZE_LAST_RESORT,
-                                 &endpoint->reserve[endpoint->n_reserve]);
-
-        if (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(endpoint->region))
-            continue;
-        if (r != 0)
-            return r;
-        endpoint->n_reserve++;
-    }
-    return 0;
+    r = ivc_residence_open(endpoint, region, &residence);
+    if (r == 0)
+        ivc_residence_move_in(endpoint, &residence);
+    return r == IVC_E_NOREGION && options->network ? 0 : r;
 }
 
-static int join(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options,
-                uint64_t chunk_size)
-{
-    struct ivc_region_info *info = &endpoint->info;
-    int r = ivc_region_join(endpoint->region, options->magic_id, options->client_id);
-
-    if (r != 0)
-        return r;
-    endpoint->id = ivc_region_self(endpoint->region)->endpoint_id;
-    ivc_region_info(endpoint->region, info);
-    describe(endpoint, info);
-    endpoint->ready_summary = ivc_region_ready_summary(endpoint->region);
-    endpoint->peers = calloc(info->capacity, sizeof *endpoint->peers);
-    endpoint->receivers = calloc(info->capacity, sizeof *endpoint->receivers);
-    endpoint->senders = calloc(info->capacity, sizeof *endpoint->senders);
-    if (!endpoint->peers || !endpoint->receivers || !endpoint->senders)
-        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
-    r = ivc_pool_init(&endpoint->pool, endpoint->region, (uint32_t)chunk_size,
-                      pool_limit(info->size));
-    if (r < 0)
-        return r;
-    r = reserve_rings(endpoint, options->expected_peers);
-    if (r != 0)
-        return r;
-    /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */
-    do {
-        r = ivc_pool_grow(&endpoint->pool);
-    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(endpoint->region));
-    return r;
-}
-
-/* Who has a network can do without a region. */
+/* The network first: the region's directory tells the others where ours is. */
 static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
     static const ivc_atomic_u64 nobody_rings;
@@ -155,18 +89,27 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
 
     if (r < 0)
         return r;
-    endpoint->pool.chunk_size = (uint32_t)chunk_size;   /* the largest packet, on every path */
+    endpoint->packet_max = (uint32_t)chunk_size;
     endpoint->ready_summary = &nobody_rings;
-    r = ivc_region_open(options->region, &endpoint->region);
+    endpoint->id = ivc_random_id();
+    snprintf(endpoint->description, sizeof endpoint->description, "no region");
+    r = find_region(endpoint, options);
     if (r == 0)
-        r = join(endpoint, options, chunk_size);
-    if (r < 0 || (r != 0 && !(r == IVC_E_NOREGION && options->network)))
-        return r;
-    if (!endpoint->region) {
-        endpoint->id = ivc_random_id();
-        snprintf(endpoint->description, sizeof endpoint->description, "no region");
-    }
-    return ivc_remote_open(endpoint, options);
+        r = ivc_remote_open(endpoint, options);
+    if (r == 0)
+        r = move_in(endpoint, options);
+    if (r == 0 && endpoint->network)
+        r = ivc_helper_start(endpoint);
+    return r;
+}
+
+/* For when our guest moves: the region of the new host has the same name. */
+static int keep_region_name(struct ivc_endpoint *endpoint, const char *name)
+{
+    if (!name || !*name)
+        return 0;
+    endpoint->region_name = strdup(name);
+    return endpoint->region_name ? 0 : ivc_error_set(-ENOMEM, "endpoint: out of memory");
 }
 
 int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_endpoint **ret_endpoint)
@@ -183,9 +126,13 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
     endpoint->on_gone = options->on_gone;
     endpoint->on_arrival = options->on_arrival;
     endpoint->arg = options->arg;
+    endpoint->expected_peers = options->expected_peers;
     atomic_flag_clear(&endpoint->polling);
     pthread_mutex_init(&endpoint->send_lock, NULL);
-    r = init(endpoint, options);
+    ivc_gate_init(&endpoint->gate);
+    r = keep_region_name(endpoint, options->region);
+    if (r == 0)
+        r = init(endpoint, options);
     if (r != 0) {
         ivc_endpoint_free(endpoint);
         return r == IVC_E_NOSPACE ? -ENOSPC : r;
@@ -194,19 +141,26 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
     return 0;
 }
 
+/* Every ring is read; nothing is about to change its path, or waits for the network. */
 static bool everything_read(struct ivc_endpoint *endpoint)
 {
-    for (uint32_t i = 0; i < endpoint->n_senders; i++) {
-        struct ivc_peer *peer = endpoint->senders[i];
+    struct ivc_residence *home = &endpoint->home;
+    bool all = endpoint->n_unsent == 0;
+
+    ivc_endpoint_lock(endpoint);
+    for (uint32_t i = 0; all && i < home->n_senders; i++) {
+        struct ivc_peer *peer = home->senders[i];
         bool left;
 
-        if (ivc_region_member_check(endpoint->region, peer->member.slot, peer->member.generation,
+        if (ivc_region_member_check(home->region, peer->member.slot, peer->member.generation,
                                     &left) != 0)
             continue;
-        if (ivc_tx_refresh(&peer->tx) == 0 && !ivc_tx_idle(&peer->tx))
-            return false;
+        if (ivc_peer_state(peer) == IVC_PEER_SUSPENDING
+            || (ivc_tx_refresh(&peer->tx) == 0 && !ivc_tx_idle(&peer->tx)))
+            all = false;
     }
-    return true;
+    ivc_endpoint_unlock(endpoint);
+    return all;
 }
 
 static void discard_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
@@ -229,25 +183,19 @@ static void linger(struct ivc_endpoint *endpoint)
     }
 }
 
-static void free_peer(struct ivc_peer *peer)
-{
-    /* Memory in the region is given back with all our blocks, after the quarantine. */
-    if (peer)
-        free(peer->tx.records);
-    free(peer);
-}
-
+/* Memory in the region is given back with all our blocks, after the quarantine. */
 static void free_peers(struct ivc_endpoint *endpoint)
 {
     struct ivc_peer *next;
 
-    for (uint32_t slot = 0; slot < endpoint->info.capacity; slot++) {
-        free_peer(ivc_endpoint_peer(endpoint, slot));
-    }
-    for (struct ivc_peer *peer = endpoint->gone; peer; peer = next) {
-        next = peer->next_gone;
-        free_peer(peer);
-    }
+    for (unsigned i = 0; i < IVC_PEER_BUCKETS; i++)
+        for (struct ivc_peer *peer = endpoint->by_id[i]; peer; peer = next) {
+            next = peer->next;
+            free(peer->tx.records);
+            ivc_backlog_free(&peer->unsent);
+            ivc_backlog_free(&peer->unread);
+            free(peer);
+        }
 }
 
 void ivc_endpoint_free(struct ivc_endpoint *endpoint)
@@ -255,27 +203,21 @@ void ivc_endpoint_free(struct ivc_endpoint *endpoint)
     if (!endpoint)
         return;
     ivc_wait_free(endpoint);
-    if (endpoint->network || (endpoint->peers && endpoint->receivers && endpoint->senders))
+    if (endpoint->network || endpoint->home.region)
         linger(endpoint);
+    ivc_helper_stop(endpoint);
     ivc_remote_close(endpoint);
-    if (endpoint->peers && endpoint->receivers && endpoint->senders)
-        free_peers(endpoint);
-    if (endpoint->region) {
-        if (endpoint->pool.region)
-            ivc_pool_forget(&endpoint->pool);
-        ivc_region_free(endpoint->region);
-    }
-    free(endpoint->peers);
-    free(endpoint->receivers);
-    free(endpoint->senders);
-    free(endpoint->reserve);
+    ivc_residences_free(endpoint);
+    free_peers(endpoint);
+    free(endpoint->region_name);
+    ivc_gate_free(&endpoint->gate);
     pthread_mutex_destroy(&endpoint->send_lock);
     free(endpoint);
 }
 
 size_t ivc_endpoint_packet_max(const struct ivc_endpoint *endpoint)
 {
-    return endpoint->pool.chunk_size;
+    return endpoint->packet_max;
 }
 
 uint64_t ivc_endpoint_linger_ms(const struct ivc_endpoint *endpoint)
@@ -300,5 +242,5 @@ const char *ivc_endpoint_warning(const struct ivc_endpoint *endpoint)
 
 struct ivc_region *ivc_endpoint_region(struct ivc_endpoint *endpoint)
 {
-    return endpoint->region;
+    return endpoint->home.region;
 }

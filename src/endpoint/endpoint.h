@@ -156,7 +156,7 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
 struct ivc_buffer {
     void *data;
     uint32_t size;      /* bytes that may be written at data, >= the size asked for */
-    uint32_t chunk;     /* the endpoint's */
+    uint32_t chunk, residence;  /* the endpoint's */
     struct ivc_network_buffer *network;     /* the endpoint's */
 };
 int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
@@ -206,6 +206,16 @@ void ivc_endpoint_end_turn(struct ivc_endpoint *endpoint);
 int ivc_endpoint_wait(struct ivc_endpoint *endpoint, int timeout_ms, bool sending);
 int ivc_endpoint_fd(struct ivc_endpoint *endpoint);
 int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending);
+
+/*
+ * Whoever reads or writes memory of the region by himself (what ivc_endpoint_reach() gave him) does it
+ * between these, and asks ivc_endpoint_residence() first: what was found in another residence is no
+ * longer there.  Calls of the endpoint may be made between them only without `threads`.
+ */
+void ivc_endpoint_enter(struct ivc_endpoint *endpoint);
+void ivc_endpoint_leave(struct ivc_endpoint *endpoint);
+/* Counts the regions that this endpoint has lived in: it changes when the guest moves. */
+uint32_t ivc_endpoint_residence(const struct ivc_endpoint *endpoint);
 
 /* Memory that other members can reach in place: where in the region `memory` lies (it may have been
  * mapped by somebody else in this process: libivc's ivc_alloc, MPI's own mapping of the file).

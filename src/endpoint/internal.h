@@ -4,19 +4,26 @@
 
 #include "channel/channel.h"
 #include "channel/pool.h"
+#include "endpoint/backlog.h"
 #include "endpoint/endpoint.h"
+#include "endpoint/gate.h"
+#include "endpoint/trace.h"
 #include "network/network.h"
 #include "region/region.h"
 
 #include <pthread.h>
 
-/* The path that a peer is on: the states of SC'07's connection machine; SUSPENDING comes with live
- * migration. */
+/*
+ * The states of a peer are those of SC'07's connection machine (docs/migration.md).  A pair is
+ * *attached* while both are members of one region, as the owners of two slots; an attachment that was
+ * suspended is never used again.
+ */
 enum ivc_peer_state {
-    IVC_PEER_CONNECTED,     /* known, its memory reachable; no ring of ours yet */
-    IVC_PEER_ACTIVE,        /* our ring exists */
-    IVC_PEER_NETWORK,       /* on the network path (the paper's CLOSED: no memory) */
-    IVC_PEER_CLOSED,        /* gone: nothing is sent or received any more */
+    IVC_PEER_CLOSED,        /* not attached: the network */
+    IVC_PEER_CONNECTED,     /* attached; no ring of ours yet */
+    IVC_PEER_ACTIVE,        /* attached, our ring exists: memory */
+    IVC_PEER_SUSPENDING,    /* we neither write nor read memory any more; it has not said so yet */
+    IVC_PEER_GONE,          /* left or died: nothing is sent or received any more */
 };
 
 struct ivc_peer {
@@ -26,17 +33,25 @@ struct ivc_peer {
     bool rx_open;
     bool hot;                       /* in endpoint->hot */
     uint64_t last_turn;             /* of progress in which something came */
-    struct ivc_member member;
+    struct ivc_member member;       /* slot IVC_SLOT_ANY: not attached */
     struct ivc_peer_stats stats;
     void *arg;
     void *mailbox;                  /* message.c's */
-    struct ivc_peer *next_gone;     /* peers of slots that have new owners since */
+    struct ivc_peer *next;          /* in its bucket */
 
-    /* On the network path; `member` holds what a greeting tells. */
-    struct ivc_route *route;        /* NULL: on the memory path */
+    /* Suspending (suspend.c). */
+    uint32_t spent_slot, spent_generation;  /* the attachment of this residence that is over */
+    struct ivc_backlog unsent;      /* goes by network before anything else */
+    struct ivc_backlog unread;      /* to be delivered before anything else */
+    bool over;                      /* ... and then the peer is gone, for this reason: */
+    const char *over_reason;
+    struct ivc_path_record record;  /* trace.c: since when it is on which path */
+
+    /* The network. */
+    struct ivc_network_name network;    /* where its network is; provider 0: none */
+    struct ivc_route *route;        /* NULL: not made yet */
     uint32_t remote_sent, remote_received;  /* packets, greeting included */
     bool greeted;                   /* we have sent the greeting */
-    struct ivc_peer *next_remote;   /* in its bucket */
 };
 
 enum {
@@ -45,9 +60,26 @@ enum {
     IVC_HOT_MAX = 8,            /* rings looked at in every turn */
     IVC_TURN_BUDGET = 32,       /* packets of one peer in one turn: others wait */
     IVC_CHORES_EVERY = 64,      /* turns; a power of two */
-    IVC_REMOTE_BUCKETS = 1024,  /* of the hash of peers on the network path */
+    IVC_PEER_BUCKETS = 1024,    /* of the hash of peers by id */
     IVC_REMOTE_IOV_MAX = 16,
     IVC_COOL_TURNS = 16384,     /* turns without a packet until a hot ring is looked at no more */
+};
+
+/* What an endpoint has in the region it lives in; it changes when its guest moves (residence.c). */
+struct ivc_residence {
+    struct ivc_region *region;      /* NULL: none, all peers are on the network */
+    struct ivc_region_info info;    /* as it was when we joined */
+    struct ivc_pool pool;
+    struct ivc_share *reserve;      /* for rings of the last resort; under send_lock */
+    uint32_t n_reserve;
+    _Atomic(struct ivc_peer *) *peers;  /* attached, by slot; written under send_lock */
+    struct ivc_peer **senders;      /* peers that we have rings to; under send_lock */
+    uint32_t n_senders;
+    struct ivc_peer **receivers;    /* peers whose rings we have mapped, for the round */
+    uint32_t n_receivers, round;
+    uint32_t buffers_out;           /* chunks that the adapter holds */
+    uint32_t number;                /* counts the residences of this endpoint */
+    struct ivc_residence *earlier;  /* of `left`: not freed yet, because something is still held */
 };
 
 struct ivc_endpoint {
@@ -72,44 +104,47 @@ struct ivc_endpoint {
     void *arg;
     atomic_flag polling;            /* held by whoever is in progress */
 
+    struct ivc_gate gate;           /* without threads: keeps the helper out, or us */
+    ivc_atomic_u32 news;            /* the helper has something for progress to do */
+    uint32_t n_unsent;              /* peers with a backlog that goes by network; under send_lock */
+    uint32_t packet_max;            /* the largest packet, on every path */
+
     pthread_mutex_t send_lock;      /* tx sides, pool, creation of peers */
-    struct ivc_pool pool;
-    struct ivc_region *region;      /* NULL: none, all peers are on the network */
-    struct ivc_peer *_Atomic remotes[IVC_REMOTE_BUCKETS];   /* by id; written under send_lock */
+    struct ivc_residence home;
+    struct ivc_residence *left;     /* former homes with something still held */
+    struct ivc_helper *helper;      /* helper.c: NULL: nothing ever moves */
+    struct ivc_peer *_Atomic by_id[IVC_PEER_BUCKETS];   /* all peers; written under send_lock */
     struct ivc_watcher *watcher;    /* wait.c: who looks while others sleep */
     uint64_t id, magic_id;
     uint32_t client_id;
-    struct ivc_share *reserve;      /* for rings of the last resort; under send_lock */
-    uint32_t n_reserve;
-    uint32_t ring_size, segment_size, eager_max;
+    uint32_t ring_size, segment_size, eager_max, expected_peers;
     uint64_t linger_ms;
+    char *region_name;              /* as it was asked for; NULL: the environment, what is found */
 
-    _Atomic(struct ivc_peer *) *peers;  /* by slot; written under send_lock */
-    struct ivc_peer **senders;      /* peers that we have rings to; under send_lock */
-    uint32_t n_senders;
-    struct ivc_peer *gone;          /* former owners of slots, freed with the endpoint */
-    struct ivc_peer **receivers;    /* peers whose rings we have mapped, for the round */
-    uint32_t n_receivers, round;
     ivc_endpoint_gone_fn *on_gone;
     ivc_endpoint_arrival_fn *on_arrival;
 
     struct ivc_rx_packet packet;    /* the one being delivered */
-    struct ivc_region_info info;    /* as it was when we joined */
     char description[384];
     char warning[512];
     char no_network[512];           /* why there is none, when one was asked for */
 };
 
+/* Whoever touches tx sides, the pool, or memory of the region is between these. */
 static inline void ivc_endpoint_lock(struct ivc_endpoint *endpoint)
 {
     if (endpoint->threads)
         pthread_mutex_lock(&endpoint->send_lock);
+    else
+        ivc_gate_enter(&endpoint->gate);
 }
 
 static inline void ivc_endpoint_unlock(struct ivc_endpoint *endpoint)
 {
     if (endpoint->threads)
         pthread_mutex_unlock(&endpoint->send_lock);
+    else
+        ivc_gate_leave(&endpoint->gate);
 }
 
 /* Relaxed: whoever acts on the state of a peer holds the lock under which it changes, or does no
@@ -119,32 +154,87 @@ static inline enum ivc_peer_state ivc_peer_state(const struct ivc_peer *peer)
     return (enum ivc_peer_state)ivc_load_relaxed(&peer->state);
 }
 
-/* Acquire: pairs with the release in ivc_peer_make(); the peer's fields are visible. */
-static inline struct ivc_peer *ivc_endpoint_peer(const struct ivc_endpoint *endpoint, uint32_t slot)
+static inline bool ivc_peer_is_attached(const struct ivc_peer *peer)
 {
-    return ivc_load_acquire(&endpoint->peers[slot]);
+    return peer->member.slot != IVC_SLOT_ANY;
 }
 
-/* peer.c.  Under send_lock: the peer for this member, made when it is new. */
+/* Acquire: pairs with the release in ivc_peer_attach(); the peer's fields are visible. */
+static inline struct ivc_peer *ivc_endpoint_peer(const struct ivc_endpoint *endpoint, uint32_t slot)
+{
+    return ivc_load_acquire(&endpoint->home.peers[slot]);
+}
+
+/* peer.c */
+/* By id; NULL: nobody's.  Free of the lock. */
+struct ivc_peer *ivc_peer_find(struct ivc_endpoint *endpoint, uint64_t id);
+/* Calls `fn` for every peer there ever was, until it answers other than 0. */
+int ivc_peers_each(struct ivc_endpoint *endpoint, int (*fn)(struct ivc_endpoint *, struct ivc_peer *));
+/* A new peer in state CLOSED, which nobody finds yet; NULL: out of memory. */
+struct ivc_peer *ivc_peer_new(uint64_t id);
+/* Under send_lock: from now on it is found. */
+void ivc_peer_publish(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Under send_lock: the member's peer, made and attached when that may be.  IVC_E_FULL: not now. */
 int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member,
                   struct ivc_peer **ret_peer);
+/* Under send_lock: attaches a peer in state CLOSED to the member that it has become.  IVC_E_GONE: the
+ * member has left.  IVC_E_FULL: it is about to. */
+int ivc_peer_attach(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                    const struct ivc_member *member);
+/* Under send_lock: the attachment is over; `slot` may be another's. */
+void ivc_peer_detach(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+void ivc_peer_set_state(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                        enum ivc_peer_state state, const char *reason);
 /* Under `polling`: ends the connection and tells the adapter. */
 void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason);
 
 /* poll.c.  Under `polling`. */
-/* Maps the peer's ring if it has made one. */
+/* Maps the peer's ring if it has made one, and what comes before it by network has come. */
 void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* The same, and looks at it from now on. */
+void ivc_poll_welcome_ring(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Ends the slot's peer if its process is gone: a new one may be there.  Takes `polling`, if it can. */
 void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot);
+/* Looks at its ring no more, which stays mapped. */
+void ivc_poll_turn_away(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Looks at all rings through their doorbells from now on: nothing is watched.  True when there is
  * something in one already, or somebody else is polling. */
 bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint);
 /* The same for the rings that this made unwatched, a moment later. */
 bool ivc_poll_any_ready(struct ivc_endpoint *endpoint);
-/* Whether a doorbell was rung, or there is news of peers; free of every lock. */
-bool ivc_poll_is_due(const struct ivc_endpoint *endpoint);
+/* Whether a doorbell was rung, or there is news of peers. */
+bool ivc_poll_is_due(struct ivc_endpoint *endpoint);
+/* Nobody makes progress until it is let go on. */
+void ivc_poll_stop(struct ivc_endpoint *endpoint);
+void ivc_poll_go_on(struct ivc_endpoint *endpoint);
+
+/* residence.c */
+/* The region of that name, joined, with all that an endpoint needs there.  Answers as
+ * ivc_endpoint_open().  Needs no lock: nothing of it is the endpoint's yet. */
+int ivc_residence_open(struct ivc_endpoint *endpoint, struct ivc_region *region,
+                       struct ivc_residence *ret_residence);
+/* The helper, with the gate closed. */
+void ivc_residence_move_in(struct ivc_endpoint *endpoint, const struct ivc_residence *residence);
+int ivc_residence_move_out(struct ivc_endpoint *endpoint);
+/* Accept an endpoint whose opening failed half way. */
+void ivc_residence_close(struct ivc_residence *residence);
+void ivc_residences_free(struct ivc_endpoint *endpoint);
+/* A chunk of a former home came back. */
+void ivc_residence_put(struct ivc_endpoint *endpoint, uint32_t number);
+
+/* suspend.c: the helper, with the gate closed. */
+/* We stop: nothing is written to it or read from it through memory any more. */
+void ivc_peer_suspend(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason);
+/* Ends the suspension if the peer has stopped as well, has left or died. */
+void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Under `polling`: what the helper found out, told to the adapter; false: there is more. */
+void ivc_suspend_tell(struct ivc_endpoint *endpoint);
+
+/* helper.c */
+int ivc_helper_start(struct ivc_endpoint *endpoint);
+void ivc_helper_stop(struct ivc_endpoint *endpoint);
 
 /* wait.c */
 void ivc_wait_free(struct ivc_endpoint *endpoint);

@@ -4,57 +4,168 @@
 #include "channel/link.h"
 #include "endpoint/address.h"
 #include "endpoint/remote.h"
+#include "region/order.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
-/* A slot's former owner: its peer stays valid for the adapter until the endpoint is freed. */
-static void retire(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+static struct ivc_peer *_Atomic *bucket(struct ivc_endpoint *endpoint, uint64_t id)
 {
-    ivc_store_relaxed(&endpoint->peers[peer->member.slot], NULL);
-    peer->next_gone = endpoint->gone;
-    endpoint->gone = peer;
+    return &endpoint->by_id[id % IVC_PEER_BUCKETS];
+}
+
+struct ivc_peer *ivc_peer_find(struct ivc_endpoint *endpoint, uint64_t id)
+{
+    /* Acquire: pairs with the release in ivc_peer_publish(); the peer's fields are visible, and those of
+     * the peers behind it. */
+    struct ivc_peer *peer = ivc_load_acquire(bucket(endpoint, id));
+
+    while (peer && peer->member.endpoint_id != id)
+        peer = peer->next;
+    return peer;
+}
+
+int ivc_peers_each(struct ivc_endpoint *endpoint, int (*fn)(struct ivc_endpoint *, struct ivc_peer *))
+{
+    int r = 0;
+
+    for (unsigned i = 0; r == 0 && i < IVC_PEER_BUCKETS; i++)
+        for (struct ivc_peer *peer = ivc_load_acquire(&endpoint->by_id[i]); peer && r == 0;
+             peer = peer->next)
+            r = fn(endpoint, peer);
+    return r;
+}
+
+struct ivc_peer *ivc_peer_new(uint64_t id)
+{
+    struct ivc_peer *peer = calloc(1, sizeof *peer);
+
+    if (!peer) {
+        ivc_error_set(-ENOMEM, "peer: out of memory");
+        return NULL;
+    }
+    peer->member.slot = IVC_SLOT_ANY;
+    peer->member.endpoint_id = id;
+    ivc_store_relaxed(&peer->state, IVC_PEER_CLOSED);
+    return peer;
+}
+
+void ivc_peer_publish(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    struct ivc_peer *_Atomic *place = bucket(endpoint, peer->member.endpoint_id);
+
+    /* Relaxed: written under send_lock, which we hold. */
+    peer->next = ivc_load_relaxed(place);
+    /* Release: pairs with the acquire in ivc_peer_find(). */
+    ivc_store_release(place, peer);
+    endpoint->n_remotes++;
+}
+
+void ivc_peer_set_state(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                        enum ivc_peer_state state, const char *reason)
+{
+    enum ivc_peer_state from = ivc_peer_state(peer);
+
+    ivc_store_relaxed(&peer->state, state);
+    endpoint->n_remotes += state == IVC_PEER_CLOSED;
+    endpoint->n_remotes -= from == IVC_PEER_CLOSED;
+    ivc_trace_transition(endpoint, peer, from, state, reason);
+}
+
+/* A region's member that does not take part in suspensions, or never in this one again. */
+static bool may_attach(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
+                       const struct ivc_member *member)
+{
+    struct ivc_region *region = endpoint->home.region;
+    uint64_t head;
+
+    return !(peer->spent_slot == member->slot && peer->spent_generation == member->generation)
+           && !ivc_region_is_ordered_away(region, member->vm)
+           && ivc_link_look(region, member->slot, &head) != IVC_LINK_SUSPENDED;
+}
+
+int ivc_peer_attach(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                    const struct ivc_member *member)
+{
+    struct ivc_region *region = endpoint->home.region;
+    bool left;
+
+    if (!may_attach(endpoint, peer, member))
+        return IVC_E_FULL;
+    ivc_link_open(region, member->slot, member->generation);
+    if (ivc_region_member_check(region, member->slot, member->generation, &left) != 0) {
+        ivc_link_close(region, member->slot);
+        return ivc_error_set(IVC_E_GONE, "peer %u has left the region", member->client_id);
+    }
+    peer->member = *member;
+    memcpy(&peer->network, member->network, sizeof peer->network);
+    ivc_peer_set_state(endpoint, peer, IVC_PEER_CONNECTED, "it is a member of our region");
+    ivc_region_watch(region, member->slot, member->generation);
+    /* Release: pairs with the acquire in ivc_endpoint_peer(). */
+    ivc_store_release(&endpoint->home.peers[member->slot], peer);
+    /* It may have sent before we knew it. */
+    ivc_region_ring_self(region, member->slot);
+    return 0;
+}
+
+/* What the slot's former owner had is the business of progress, which has not noticed yet. */
+static bool is_slot_taken(struct ivc_endpoint *endpoint, const struct ivc_peer *peer, uint32_t slot)
+{
+    const struct ivc_peer *there = ivc_endpoint_peer(endpoint, slot);
+
+    return there && there != peer && ivc_peer_state(there) != IVC_PEER_GONE;
+}
+
+/* A peer that is known already, found as a member of our region. */
+static int make_known(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                      const struct ivc_member *member)
+{
+    int r;
+
+    if (ivc_peer_state(peer) == IVC_PEER_GONE)
+        return IVC_E_GONE;
+    if (ivc_peer_state(peer) != IVC_PEER_CLOSED)
+        return 0;
+    r = ivc_peer_attach(endpoint, peer, member);
+    if (endpoint->network)
+        return IVC_MIN(r, 0);       /* it is on the network, for now */
+    if (r == IVC_E_GONE)
+        ivc_peer_set_state(endpoint, peer, IVC_PEER_GONE, "it left");
+    return r;
 }
 
 int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member,
                   struct ivc_peer **ret_peer)
 {
-    struct ivc_peer *peer = ivc_endpoint_peer(endpoint, member->slot);
-    bool left;
+    struct ivc_peer *peer = ivc_peer_find(endpoint, member->endpoint_id);
+    int r;
 
-    if (peer && peer->member.generation == member->generation) {
-        *ret_peer = peer;
-        return ivc_peer_state(peer) == IVC_PEER_CLOSED ? IVC_E_GONE : 0;
-    }
-    if (peer && ivc_peer_state(peer) != IVC_PEER_CLOSED)
+    if (is_slot_taken(endpoint, peer, member->slot))
         return IVC_E_FULL;      /* its end is noticed in a moment, by progress */
-    if (peer)
-        retire(endpoint, peer);
-    peer = calloc(1, sizeof *peer);
-    if (!peer)
-        return ivc_error_set(-ENOMEM, "peer: out of memory");
-    peer->member = *member;
-    ivc_store_relaxed(&peer->state, IVC_PEER_CONNECTED);
-    ivc_link_open(endpoint->region, member->slot, member->generation);
-    if (ivc_region_member_check(endpoint->region, member->slot, member->generation, &left) != 0) {
-        ivc_link_close(endpoint->region, member->slot);
-        free(peer);
-        return ivc_error_set(IVC_E_GONE, "peer %u has left the region", member->client_id);
+    if (!peer) {
+        struct ivc_peer none = { 0 };
+
+        if (!endpoint->network && !may_attach(endpoint, &none, member))
+            return IVC_E_FULL;
+        peer = ivc_peer_new(member->endpoint_id);
+        if (!peer)
+            return -ENOMEM;
+        peer->member = *member;
+        peer->member.slot = IVC_SLOT_ANY;
+        memcpy(&peer->network, member->network, sizeof peer->network);
+        ivc_peer_publish(endpoint, peer);
     }
-    ivc_region_watch(endpoint->region, member->slot, member->generation);
-    /* Release: pairs with the acquire in ivc_endpoint_peer(). */
-    ivc_store_release(&endpoint->peers[member->slot], peer);
-    /* It may have sent before we knew it. */
-    ivc_region_ring_self(endpoint->region, member->slot);
-    *ret_peer = peer;
-    return 0;
+    r = make_known(endpoint, peer, member);
+    if (r == 0 || r == IVC_E_GONE)
+        *ret_peer = peer;
+    return r;
 }
 
 /* The last quarter of the region is for rings of the last resort, so that everybody gets one. */
 static bool memory_is_scarce(struct ivc_endpoint *endpoint)
 {
-    return ivc_region_free_bytes(endpoint->region) < ivc_region_size(endpoint->region) / 4;
+    return ivc_region_free_bytes(endpoint->home.region) < ivc_region_size(endpoint->home.region) / 4;
 }
 
 int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_member *member,
@@ -65,7 +176,7 @@ int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_
 
     ivc_poll_check_peer(endpoint, member->slot);
     ivc_endpoint_lock(endpoint);
-    r = ivc_peer_make(endpoint, member, &peer);
+    r = endpoint->home.region ? ivc_peer_make(endpoint, member, &peer) : IVC_E_GONE;
     ivc_endpoint_unlock(endpoint);
     if (r == 0)
         *ret_peer = peer;
@@ -73,101 +184,139 @@ int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_
 }
 
 /* The member of our region that the address names, if it is still there. */
-static int connect_co_resident(struct ivc_endpoint *endpoint,
-                               const struct ivc_address_fields *fields, struct ivc_peer **ret_peer)
+static int find_member(struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields,
+                       struct ivc_member *ret_member)
 {
     struct ivc_member member;
 
-    if (ivc_region_member(endpoint->region, fields->slot, &member) != 0
+    if (ivc_region_member(endpoint->home.region, fields->slot, &member) != 0
         || member.generation != fields->generation || member.endpoint_id != fields->id)
         return ivc_error_set(IVC_E_GONE, "peer %016" PRIx64 " has left the region", fields->id);
-    return ivc_endpoint_connect_member(endpoint, &member, ret_peer);
+    *ret_member = member;
+    return 0;
 }
 
 int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address *address,
                          struct ivc_peer **ret_peer)
 {
     struct ivc_address_fields fields = { 0 };
-    struct ivc_peer *peer;
+    struct ivc_member member;
+    struct ivc_peer *peer = NULL;
+    bool co_resident;
     int r = ivc_address_read(address, &fields);
 
     if (r != 0)
         return r;
-    if (ivc_address_is_co_resident(endpoint, &fields))
-        return connect_co_resident(endpoint, &fields, ret_peer);
     ivc_endpoint_lock(endpoint);
-    r = ivc_remote_make(endpoint, &fields, &peer);
+    peer = ivc_peer_find(endpoint, fields.id);
+    co_resident = !peer && ivc_address_is_co_resident(endpoint, &fields);
+    r = co_resident ? find_member(endpoint, &fields, &member) : 0;
+    /* It may have moved since it told its address. */
+    if (!co_resident || (r == IVC_E_GONE && endpoint->network && fields.network.provider)) {
+        co_resident = false;
+        r = ivc_remote_make(endpoint, &fields, &peer);
+    }
     ivc_endpoint_unlock(endpoint);
+    if (r == 0 && co_resident)
+        r = ivc_endpoint_connect_member(endpoint, &member, &peer);
     if (r == 0)
         *ret_peer = peer;
     return r;
 }
 
-static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                            struct ivc_tx_options *options)
 {
-    const struct ivc_member *member = &peer->member;
+    struct ivc_residence *home = &endpoint->home;
     int r;
 
-    if (endpoint->n_reserve == 0)
-        return ivc_tx_open(endpoint->region, &endpoint->pool, member->slot, member->generation,
-                           IVC_RING_SIZE_LAST_RESORT, IVC_SLOT_SIZE_MIN, &peer->tx);
-    r = ivc_tx_open_in(endpoint->region, &endpoint->pool, member->slot, member->generation,
-                       &endpoint->reserve[endpoint->n_reserve - 1], IVC_RING_SIZE_LAST_RESORT,
-                       IVC_SLOT_SIZE_MIN, &peer->tx);
-    endpoint->n_reserve -= r == 0;
+    options->ring_size = IVC_RING_SIZE_LAST_RESORT;
+    options->slot_size = IVC_SLOT_SIZE_MIN;
+    if (home->n_reserve == 0)
+        return ivc_tx_open(home->region, &home->pool, options, &peer->tx);
+    r = ivc_tx_open_in(home->region, &home->pool, options, &home->reserve[home->n_reserve - 1],
+                       &peer->tx);
+    home->n_reserve -= r == 0;
     return r;
 }
 
 int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
+    struct ivc_residence *home = &endpoint->home;
+    struct ivc_tx_options options = {
+        .slot = peer->member.slot, .generation = peer->member.generation,
+        .ring_size = endpoint->ring_size, .slot_size = endpoint->segment_size,
+        .after = peer->remote_sent,
+    };
     int r;
 
-    if (ivc_peer_state(peer) == IVC_PEER_CLOSED)
+    if (ivc_peer_state(peer) == IVC_PEER_GONE)
         return ivc_error_set(IVC_E_GONE, "client %u on %s has left or died", peer->member.client_id,
                              peer->member.host);
     r = memory_is_scarce(endpoint) ? IVC_E_NOSPACE
-        : ivc_tx_open(endpoint->region, &endpoint->pool, peer->member.slot,
-                      peer->member.generation, endpoint->ring_size, endpoint->segment_size,
-                      &peer->tx);
+        : ivc_tx_open(home->region, &home->pool, &options, &peer->tx);
     if (r == IVC_E_NOSPACE)
-        r = open_last_resort(endpoint, peer);
-    if (r == IVC_E_NOSPACE && ivc_region_memory_is_coming(endpoint->region))
+        r = open_last_resort(endpoint, peer, &options);
+    if (r == IVC_E_NOSPACE && ivc_region_memory_is_coming(home->region))
         r = IVC_E_FULL;
     if (r != 0)
         return r;
-    ivc_store_relaxed(&peer->state, IVC_PEER_ACTIVE);
-    endpoint->senders[endpoint->n_senders++] = peer;
+    ivc_peer_set_state(endpoint, peer, IVC_PEER_ACTIVE, "the first packet through memory");
+    home->senders[home->n_senders++] = peer;
     return 0;
 }
 
 static void forget_sender(struct ivc_endpoint *endpoint, const struct ivc_peer *peer)
 {
-    for (uint32_t i = 0; i < endpoint->n_senders; i++)
-        if (endpoint->senders[i] == peer)
-            endpoint->senders[i--] = endpoint->senders[--endpoint->n_senders];
+    struct ivc_residence *home = &endpoint->home;
+
+    for (uint32_t i = 0; i < home->n_senders; i++)
+        if (home->senders[i] == peer)
+            home->senders[i--] = home->senders[--home->n_senders];
+}
+
+void ivc_peer_detach(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    uint32_t slot = peer->member.slot;
+
+    ivc_region_unwatch(endpoint->home.region, slot);
+    forget_sender(endpoint, peer);
+    ivc_tx_close(&peer->tx);
+    /* Release: pairs with the acquire in ivc_endpoint_peer(). */
+    ivc_store_release(&endpoint->home.peers[slot], NULL);
+    peer->spent_slot = slot;
+    peer->spent_generation = peer->member.generation;
+    peer->member.slot = IVC_SLOT_ANY;
+}
+
+static void forget_unsent(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    endpoint->n_unsent -= peer->unsent.packets > 0;
+    ivc_backlog_free(&peer->unsent);
 }
 
 void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)
 {
-    bool closed;
+    struct ivc_region *region = endpoint->home.region;
+    uint32_t slot;
+    bool gone;
 
     ivc_endpoint_lock(endpoint);
-    closed = ivc_peer_state(peer) == IVC_PEER_CLOSED;
-    ivc_store_relaxed(&peer->state, IVC_PEER_CLOSED);
-    if (!closed && !peer->route) {
-        ivc_region_unwatch(endpoint->region, peer->member.slot);
-        forget_sender(endpoint, peer);
-        ivc_tx_close(&peer->tx);
+    gone = ivc_peer_state(peer) == IVC_PEER_GONE;
+    slot = peer->member.slot;
+    if (!gone) {
+        ivc_peer_set_state(endpoint, peer, IVC_PEER_GONE, reason ? reason : "it left");
+        forget_unsent(endpoint, peer);
+        ivc_backlog_free(&peer->unread);
+        ivc_poll_forget(endpoint, peer);
+        if (slot != IVC_SLOT_ANY) {
+            ivc_peer_detach(endpoint, peer);
+            if (!ivc_region_is_evicted(region))     /* else the line is no longer ours */
+                ivc_link_close(region, slot);
+        }
     }
     ivc_endpoint_unlock(endpoint);
-    if (closed)
-        return;
-    if (!peer->route) {
-        ivc_poll_forget(endpoint, peer);
-        if (!ivc_region_is_evicted(endpoint->region))   /* else the line is no longer ours */
-            ivc_link_close(endpoint->region, peer->member.slot);
-    }
-    if (endpoint->on_gone)
+    if (!gone && endpoint->on_gone)
         endpoint->on_gone(endpoint->arg, peer, reason);
 }
 
@@ -198,12 +347,12 @@ uint64_t ivc_peer_id(const struct ivc_peer *peer)
 
 bool ivc_peer_is_gone(const struct ivc_peer *peer)
 {
-    return ivc_peer_state(peer) == IVC_PEER_CLOSED;
+    return ivc_peer_state(peer) == IVC_PEER_GONE;
 }
 
 enum ivc_path ivc_peer_path(const struct ivc_peer *peer)
 {
-    return peer->route ? IVC_PATH_NETWORK : IVC_PATH_MEMORY;
+    return ivc_peer_state(peer) == IVC_PEER_CLOSED ? IVC_PATH_NETWORK : IVC_PATH_MEMORY;
 }
 
 uint32_t ivc_peer_client_id(const struct ivc_peer *peer)

@@ -12,7 +12,7 @@ static void cool(struct ivc_endpoint *endpoint, uint32_t i)
 {
     struct ivc_peer *peer = endpoint->hot[i];
 
-    ivc_region_set_watched(endpoint->region, peer->member.slot, false);
+    ivc_region_set_watched(endpoint->home.region, peer->member.slot, false);
     peer->hot = false;
     endpoint->hot[i] = endpoint->hot[--endpoint->n_hot];
 }
@@ -31,36 +31,58 @@ static void heat(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     peer->hot = true;
     peer->last_turn = endpoint->turn;
     endpoint->hot[endpoint->n_hot++] = peer;
-    ivc_region_set_watched(endpoint->region, peer->member.slot, true);
+    ivc_region_set_watched(endpoint->home.region, peer->member.slot, true);
 }
 
 void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
+    enum ivc_peer_state state = ivc_peer_state(peer);
     int r;
 
-    if (peer->rx_open || ivc_peer_state(peer) == IVC_PEER_CLOSED)
+    if (peer->rx_open || (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE))
         return;
-    r = ivc_rx_open(endpoint->region, peer->member.slot, &peer->rx);
+    r = ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx);
     if (r < 0)
         ivc_peer_end(endpoint, peer, ivc_error_text());
     if (r != 0)
         return;
+    /* What it sent by network comes before what is in the ring: then we are called again. */
+    if (peer->rx.after != peer->remote_received) {
+        ivc_rx_close(&peer->rx);
+        return;
+    }
     peer->rx_open = true;
-    endpoint->receivers[endpoint->n_receivers++] = peer;
+    endpoint->home.receivers[endpoint->home.n_receivers++] = peer;
 }
 
-void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+void ivc_poll_welcome_ring(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
+    ivc_poll_open_rx(endpoint, peer);
+    heat(endpoint, peer);
+}
+
+void ivc_poll_turn_away(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    struct ivc_residence *home = &endpoint->home;
+
     for (uint32_t i = 0; i < endpoint->n_hot; i++)
         if (endpoint->hot[i] == peer) {
             cool(endpoint, i);
             break;
         }
-    for (uint32_t i = 0; i < endpoint->n_receivers; i++)
-        if (endpoint->receivers[i] == peer) {
-            endpoint->receivers[i] = endpoint->receivers[--endpoint->n_receivers];
+    for (uint32_t i = 0; i < endpoint->n_cooled; i++)
+        if (endpoint->cooled[i] == peer)
+            endpoint->cooled[i--] = endpoint->cooled[--endpoint->n_cooled];
+    for (uint32_t i = 0; i < home->n_receivers; i++)
+        if (home->receivers[i] == peer) {
+            home->receivers[i] = home->receivers[--home->n_receivers];
             break;
         }
+}
+
+void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    ivc_poll_turn_away(endpoint, peer);
     if (peer->rx_open)
         ivc_rx_close(&peer->rx);
     peer->rx_open = false;
@@ -103,32 +125,39 @@ static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     return n;
 }
 
-/* A process that we did not connect to has sent to us. */
+/* A process that we did not connect to, or knew by network, has sent to us through memory. */
 static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, uint32_t slot)
 {
     struct ivc_peer *peer = NULL;
     struct ivc_member member;
+    bool known;
     int r;
 
-    if (!endpoint->on_arrival || ivc_region_member(endpoint->region, slot, &member) != 0
-        || member.magic_id != ivc_region_self(endpoint->region)->magic_id)
+    if (ivc_region_member(endpoint->home.region, slot, &member) != 0
+        || member.magic_id != endpoint->magic_id)
+        return NULL;
+    known = ivc_peer_find(endpoint, member.endpoint_id) != NULL;
+    if (!known && !endpoint->on_arrival)
         return NULL;
     ivc_endpoint_lock(endpoint);
     r = ivc_peer_make(endpoint, &member, &peer);
     ivc_endpoint_unlock(endpoint);
     if (r != 0)
         return NULL;
-    endpoint->on_arrival(endpoint->arg, peer);
-    return peer;
+    if (!known)
+        endpoint->on_arrival(endpoint->arg, peer);
+    return ivc_peer_is_attached(peer) ? peer : NULL;
 }
 
 static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
+    enum ivc_peer_state state = ivc_peer_state(peer);
     uint64_t end = 0;
     bool left;
 
-    if (ivc_peer_state(peer) == IVC_PEER_CLOSED
-        || ivc_region_member_check(endpoint->region, peer->member.slot, peer->member.generation,
+    /* One that is being suspended is the helper's. */
+    if ((state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE)
+        || ivc_region_member_check(endpoint->home.region, peer->member.slot, peer->member.generation,
                                    &left) == 0)
         return;
     /* What it sent before is still there: its memory rests in quarantine. */
@@ -148,12 +177,10 @@ static void on_ready(void *arg, uint32_t slot)
 
     if (peer)
         end_if_gone(endpoint, peer);    /* the slot may have a new owner */
-    if (!peer || ivc_peer_state(peer) == IVC_PEER_CLOSED)
+    if (!peer || ivc_peer_state(peer) == IVC_PEER_GONE)
         peer = welcome(endpoint, slot);
-    if (!peer)
-        return;
-    ivc_poll_open_rx(endpoint, peer);
-    heat(endpoint, peer);
+    if (peer)
+        ivc_poll_welcome_ring(endpoint, peer);
 }
 
 /* One ring in rotation.  Also finds the ring of a peer that rang before we had connected. */
@@ -162,10 +189,10 @@ static int look_round(struct ivc_endpoint *endpoint)
     struct ivc_peer *peer;
     int n;
 
-    if (endpoint->n_receivers == 0)
+    if (endpoint->home.n_receivers == 0)
         return 0;
-    endpoint->round = (endpoint->round + 1) % endpoint->n_receivers;
-    peer = endpoint->receivers[endpoint->round];
+    endpoint->home.round = (endpoint->home.round + 1) % endpoint->home.n_receivers;
+    peer = endpoint->home.receivers[endpoint->home.round];
     if (peer->hot)
         return 0;
     n = poll_peer(endpoint, peer);
@@ -187,10 +214,10 @@ static void cool_one(struct ivc_endpoint *endpoint)
 /* We were taken for dead: our rings and buffers may be someone else's by now. */
 static void end_all(struct ivc_endpoint *endpoint)
 {
-    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->region); slot++) {
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
         struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
 
-        if (peer && ivc_peer_state(peer) != IVC_PEER_CLOSED)
+        if (peer)
             ivc_peer_end(endpoint, peer, "this guest stood still for so long that its processes were "
                          "taken for dead");
     }
@@ -198,12 +225,12 @@ static void end_all(struct ivc_endpoint *endpoint)
 
 static void look_for_the_gone(struct ivc_endpoint *endpoint)
 {
-    ivc_region_alarm_clear(endpoint->region);
-    if (ivc_region_is_evicted(endpoint->region)) {
+    ivc_region_alarm_clear(endpoint->home.region);
+    if (ivc_region_is_evicted(endpoint->home.region)) {
         end_all(endpoint);
         return;
     }
-    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->region); slot++) {
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
         struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
 
         if (peer)
@@ -213,9 +240,9 @@ static void look_for_the_gone(struct ivc_endpoint *endpoint)
 
 static int chores(struct ivc_endpoint *endpoint)
 {
-    if (!endpoint->region)
+    if (!endpoint->home.region)
         return 0;
-    if (ivc_region_alarm(endpoint->region))
+    if (ivc_region_alarm(endpoint->home.region))
         look_for_the_gone(endpoint);
     cool_one(endpoint);
     return look_round(endpoint);
@@ -227,11 +254,14 @@ static int poll_turn(struct ivc_endpoint *endpoint)
 
     endpoint->turn++;
     endpoint->end_turn = false;
+    /* Relaxed: the helper wrote it while nobody was in here. */
+    if (__builtin_expect(ivc_load_relaxed(&endpoint->news) != 0, 0))
+        ivc_suspend_tell(endpoint);
     for (uint32_t i = 0; i < endpoint->n_hot; i++)
         n += poll_peer(endpoint, endpoint->hot[i]);
     /* Relaxed: taken with acquire by ivc_region_take_ready(). */
     if (ivc_load_relaxed(endpoint->ready_summary) != 0)
-        ivc_region_take_ready(endpoint->region, on_ready, endpoint);
+        ivc_region_take_ready(endpoint->home.region, on_ready, endpoint);
     if (endpoint->network)
         n += ivc_remote_poll(endpoint);
     if (endpoint->turn % IVC_CHORES_EVERY == 0)
@@ -247,16 +277,32 @@ static bool enter(struct ivc_endpoint *endpoint)
         return !atomic_flag_test_and_set_explicit(&endpoint->polling, memory_order_acquire);
     if (endpoint->in_turn)
         return false;
+    ivc_gate_enter(&endpoint->gate);
     endpoint->in_turn = true;
     return true;
 }
 
 static void leave(struct ivc_endpoint *endpoint)
 {
-    if (endpoint->threads)
+    if (endpoint->threads) {
         atomic_flag_clear_explicit(&endpoint->polling, memory_order_release);
-    else
+    } else {
         endpoint->in_turn = false;
+        ivc_gate_leave(&endpoint->gate);
+    }
+}
+
+void ivc_poll_stop(struct ivc_endpoint *endpoint)
+{
+    struct timespec moment = { 0, 20 * 1000 };
+
+    while (!enter(endpoint))
+        nanosleep(&moment, NULL);
+}
+
+void ivc_poll_go_on(struct ivc_endpoint *endpoint)
+{
+    leave(endpoint);
 }
 
 void ivc_endpoint_end_turn(struct ivc_endpoint *endpoint)
@@ -266,11 +312,13 @@ void ivc_endpoint_end_turn(struct ivc_endpoint *endpoint)
 
 void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
 {
-    struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+    struct ivc_peer *peer;
 
-    if (!peer || !enter(endpoint))
+    if (!enter(endpoint))
         return;
-    end_if_gone(endpoint, peer);
+    peer = endpoint->home.region ? ivc_endpoint_peer(endpoint, slot) : NULL;
+    if (peer)
+        end_if_gone(endpoint, peer);
     leave(endpoint);
 }
 
@@ -320,9 +368,15 @@ bool ivc_poll_any_ready(struct ivc_endpoint *endpoint)
     return found;
 }
 
-bool ivc_poll_is_due(const struct ivc_endpoint *endpoint)
+bool ivc_poll_is_due(struct ivc_endpoint *endpoint)
 {
+    bool due;
+
+    /* The helper holds it while our region changes; those who sleep have the time. */
+    pthread_mutex_lock(&endpoint->gate.lock);
     /* Relaxed: nothing is read on the strength of it; progress takes with acquire. */
-    return ivc_load_relaxed(endpoint->ready_summary) != 0
-           || (endpoint->region && ivc_region_alarm(endpoint->region));
+    due = ivc_load_relaxed(endpoint->ready_summary) != 0 || ivc_load_relaxed(&endpoint->news) != 0
+          || (endpoint->home.region && ivc_region_alarm(endpoint->home.region));
+    pthread_mutex_unlock(&endpoint->gate.lock);
+    return due;
 }

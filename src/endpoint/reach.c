@@ -4,19 +4,40 @@
 
 #include <errno.h>
 
+void ivc_endpoint_enter(struct ivc_endpoint *endpoint)
+{
+    ivc_endpoint_lock(endpoint);
+}
+
+void ivc_endpoint_leave(struct ivc_endpoint *endpoint)
+{
+    ivc_endpoint_unlock(endpoint);
+}
+
+uint32_t ivc_endpoint_residence(const struct ivc_endpoint *endpoint)
+{
+    return endpoint->home.number;
+}
+
 int ivc_endpoint_locate(struct ivc_endpoint *endpoint, const void *memory, size_t len,
                         uint64_t *ret_handle)
 {
-    if (!endpoint->region)
-        return IVC_E_NOREGION;
-    return ivc_region_locate(endpoint->region, memory, len, ret_handle);
+    int r = IVC_E_NOREGION;
+
+    ivc_endpoint_lock(endpoint);
+    if (endpoint->home.region)
+        r = ivc_region_locate(endpoint->home.region, memory, len, ret_handle);
+    ivc_endpoint_unlock(endpoint);
+    return r;
 }
 
 int ivc_endpoint_reach(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t handle,
                        size_t len, void **ret_memory)
 {
-    if (ivc_peer_path(peer) != IVC_PATH_MEMORY)
-        return ivc_error_set(-EBADMSG, "client %u on %s names memory of a region, but the network "
+    enum ivc_peer_state state = ivc_peer_state(peer);
+
+    if (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE)
+        return ivc_error_set(-EBADMSG, "client %u on %s names memory of a region, but no memory "
                              "leads to it", peer->member.client_id, peer->member.host);
-    return ivc_region_reach(endpoint->region, peer->member.slot, handle, len, ret_memory);
+    return ivc_region_reach(endpoint->home.region, peer->member.slot, handle, len, ret_memory);
 }

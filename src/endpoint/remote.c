@@ -42,30 +42,13 @@ enum {
 
 /* ---- who is out there */
 
-static struct ivc_peer *_Atomic *bucket(struct ivc_endpoint *endpoint, uint64_t id)
-{
-    return &endpoint->remotes[id % IVC_REMOTE_BUCKETS];
-}
-
-/* Progress comes here without send_lock. */
-static struct ivc_peer *find(struct ivc_endpoint *endpoint, uint64_t id)
-{
-    /* Acquire: pairs with the release in ivc_remote_make(); the peer's fields are visible, and
-     * those of the peers behind it. */
-    struct ivc_peer *peer = ivc_load_acquire(bucket(endpoint, id));
-
-    while (peer && peer->member.endpoint_id != id)
-        peer = peer->next_remote;
-    return peer;
-}
-
 static int no_network(const struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields)
 {
     return ivc_error_set(IVC_E_UNREACHABLE, "peer %016" PRIx64 " is in %s, we are in %s%s%s%s",
                          fields->id,
                          fields->slot == IVC_ADDRESS_NO_SLOT ? "no region" : "another region",
-                         endpoint->region ? "region " : "none",
-                         endpoint->region ? endpoint->info.uuid : "",
+                         endpoint->home.region ? "region " : "none",
+                         endpoint->home.region ? endpoint->home.info.uuid : "",
                          endpoint->no_network[0] ? ", and there is no network to it: " : "",
                          endpoint->no_network);
 }
@@ -73,33 +56,38 @@ static int no_network(const struct ivc_endpoint *endpoint, const struct ivc_addr
 int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields,
                     struct ivc_peer **ret_peer)
 {
-    struct ivc_peer *peer = find(endpoint, fields->id);
+    struct ivc_peer *peer = ivc_peer_find(endpoint, fields->id);
     int r;
 
     if (peer) {
         *ret_peer = peer;
-        return ivc_peer_state(peer) == IVC_PEER_CLOSED ? IVC_E_GONE : 0;
+        return ivc_peer_state(peer) == IVC_PEER_GONE ? IVC_E_GONE : 0;
     }
     if (!endpoint->network)
         return no_network(endpoint, fields);
-    peer = calloc(1, sizeof *peer);
+    peer = ivc_peer_new(fields->id);
     if (!peer)
-        return ivc_error_set(-ENOMEM, "peer: out of memory");
-    peer->member.slot = UINT32_MAX;
-    peer->member.endpoint_id = fields->id;
-    ivc_store_relaxed(&peer->state, IVC_PEER_NETWORK);
-    r = ivc_network_connect(endpoint->network, &fields->network, peer, &peer->route);
+        return -ENOMEM;
+    peer->network = fields->network;
+    r = ivc_network_connect(endpoint->network, &peer->network, peer, &peer->route);
     if (r != 0) {
         free(peer);
         return r;
     }
-    /* Relaxed: written under send_lock, which we hold. */
-    peer->next_remote = ivc_load_relaxed(bucket(endpoint, fields->id));
-    /* Release: pairs with the acquire in find(). */
-    ivc_store_release(bucket(endpoint, fields->id), peer);
-    endpoint->n_remotes++;
+    ivc_peer_publish(endpoint, peer);
     *ret_peer = peer;
     return 0;
+}
+
+int ivc_remote_open_route(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    if (peer->route)
+        return 0;
+    if (!endpoint->network)
+        return ivc_error_set(IVC_E_UNREACHABLE, "client %u on %s shares no memory with us any more, "
+                             "and there is no network to it", peer->member.client_id,
+                             peer->member.host);
+    return ivc_network_connect(endpoint->network, &peer->network, peer, &peer->route);
 }
 
 /* ---- going out */
@@ -141,15 +129,20 @@ static int greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 
 static int may_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    if (ivc_peer_state(peer) == IVC_PEER_CLOSED)
+    int r;
+
+    if (ivc_peer_state(peer) == IVC_PEER_GONE)
         return ivc_error_set(IVC_E_GONE, "client %u on %s has left or cannot be reached any more",
                              peer->member.client_id,
                              peer->member.host[0] ? peer->member.host : "another host");
+    r = ivc_remote_open_route(endpoint, peer);
+    if (r != 0)
+        return r;
     return peer->greeted ? 0 : greet(endpoint, peer);
 }
 
-int ivc_remote_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                    const struct iovec *iov, unsigned n_iov, size_t len)
+static int send_packet(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                       const struct iovec *iov, unsigned n_iov, size_t len)
 {
     struct iovec parts[IVC_REMOTE_IOV_MAX + 1];
     struct wire wire;
@@ -171,6 +164,32 @@ int ivc_remote_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_
     return r;
 }
 
+int ivc_remote_push(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int r = 0;
+
+    if (peer->unsent.packets == 0)
+        return 0;
+    while (r == 0 && peer->unsent.first) {
+        struct ivc_kept *kept = peer->unsent.first;
+        struct iovec iov = { kept->bytes, kept->len };
+
+        r = send_packet(endpoint, peer, kept->tag, &iov, 1, kept->len);
+        if (r == 0)
+            ivc_backlog_drop_first(&peer->unsent);
+    }
+    endpoint->n_unsent -= r == 0;
+    return r;
+}
+
+int ivc_remote_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                    const struct iovec *iov, unsigned n_iov, size_t len)
+{
+    int r = ivc_remote_push(endpoint, peer);
+
+    return r != 0 ? r : send_packet(endpoint, peer, tag, iov, n_iov, len);
+}
+
 int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_buffer)
 {
     void *data;
@@ -187,8 +206,10 @@ int ivc_remote_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
                            const struct ivc_buffer *buffer, size_t len)
 {
     struct wire wire;
-    int r = may_send(endpoint, peer);
+    int r = ivc_remote_push(endpoint, peer);
 
+    if (r == 0)
+        r = may_send(endpoint, peer);
     if (r != 0)
         return r;
     wire = next_wire(endpoint, peer, WIRE_PACKET, tag);
@@ -211,13 +232,15 @@ static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, const struct gree
     int r;
 
     ivc_endpoint_lock(endpoint);
-    known = find(endpoint, greeting->address.id) != NULL;
+    known = ivc_peer_find(endpoint, greeting->address.id) != NULL;
     r = known || (endpoint->on_arrival && greeting->magic_id == endpoint->magic_id)
         ? ivc_remote_make(endpoint, &greeting->address, &peer) : IVC_E_UNREACHABLE;
     if (r == 0)
         peer->member.client_id = greeting->client_id;
     if (r == 0)
         snprintf(peer->member.host, sizeof peer->member.host, "%.63s", greeting->host);
+    if (r == 0)
+        r = ivc_remote_open_route(endpoint, peer);
     ivc_endpoint_unlock(endpoint);
     if (r != 0)
         return NULL;
@@ -291,8 +314,8 @@ static void on_packet(void *arg, const void *data, size_t len)
     memcpy(&wire, data, sizeof wire);
     len -= sizeof wire;
     peer = wire.kind == WIRE_GREETING ? take_greeting(endpoint, &wire, content, len)
-           : find(endpoint, wire.from);
-    if (!peer || ivc_peer_state(peer) == IVC_PEER_CLOSED)
+           : ivc_peer_find(endpoint, wire.from);
+    if (!peer || !peer->route || ivc_peer_state(peer) == IVC_PEER_GONE)
         return;     /* of a job that is not ours, or of one that was given up */
     ivc_route_heard(peer->route);
     if (wire.kind == WIRE_BROKEN) {
@@ -311,11 +334,24 @@ static void on_packet(void *arg, const void *data, size_t len)
         deliver(endpoint, peer, wire.tag, content, len);
     else if (wire.kind == WIRE_FAREWELL)
         end(endpoint, peer, NULL);
+    /* It may have waited for this packet with reading the ring that comes after. */
+    if (ivc_peer_is_attached(peer) && !peer->rx_open)
+        ivc_poll_welcome_ring(endpoint, peer);
 }
 
 static void on_down(void *arg, struct ivc_route *route, const char *reason)
 {
-    ivc_peer_end(arg, ivc_route_arg(route), reason);
+    struct ivc_endpoint *endpoint = arg;
+    struct ivc_peer *peer = ivc_route_arg(route);
+
+    /* Memory leads there, and nothing is awaited from the network: the region says whether it lives. */
+    if (ivc_peer_is_attached(peer) && peer->rx_open) {
+        ivc_endpoint_lock(endpoint);
+        peer->route = NULL;
+        ivc_endpoint_unlock(endpoint);
+        return;
+    }
+    ivc_peer_end(endpoint, peer, reason);
 }
 
 /*
@@ -358,7 +394,7 @@ int ivc_remote_fd(const struct ivc_endpoint *endpoint)
 
 int ivc_remote_poll(struct ivc_endpoint *endpoint)
 {
-    bool memory = endpoint->n_receivers > 0, woke;
+    bool memory = endpoint->home.n_receivers > 0, woke;
     uint64_t start;
     int n;
 
@@ -382,9 +418,11 @@ int ivc_remote_poll(struct ivc_endpoint *endpoint)
 
 void ivc_endpoint_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    (void)endpoint;     /* peers in memory are watched by the region */
-    if (peer->route)
+    ivc_endpoint_lock(endpoint);
+    /* Peers in memory are watched by the region. */
+    if (ivc_peer_state(peer) == IVC_PEER_CLOSED && ivc_remote_open_route(endpoint, peer) == 0)
         ivc_route_watch(peer->route);
+    ivc_endpoint_unlock(endpoint);
 }
 
 /* ---- opening and closing */
@@ -411,7 +449,7 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
     if (r == 0)
         return 0;
     snprintf(endpoint->no_network, sizeof endpoint->no_network, "%s", ivc_error_text());
-    if (!endpoint->region)
+    if (!endpoint->home.region)
         return ivc_error_set(r, "neither shared memory nor a network: there is no region "
                              "(IVC_REGION), and %s", endpoint->no_network);
     /* Who is in a region can do without, unless a network was asked for by name; "none" is the name
@@ -419,31 +457,31 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
     return none || (!asked && r == -ENODEV) ? 0 : r;
 }
 
-static void say_farewell(struct ivc_endpoint *endpoint)
+/* To whoever may still wait for something of ours; memory tells the others. */
+static int say_farewell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     uint64_t deadline = ivc_now_ms() + endpoint->linger_ms;
+    int r = 0;
 
-    for (unsigned i = 0; i < IVC_REMOTE_BUCKETS; i++)
-        for (struct ivc_peer *peer = endpoint->remotes[i]; peer; peer = peer->next_remote)
-            while (ivc_peer_state(peer) != IVC_PEER_CLOSED && peer->greeted
-                   && send_kind(endpoint, peer, WIRE_FAREWELL, NULL, 0) == IVC_E_FULL
-                   && ivc_now_ms() < deadline)
-                ivc_endpoint_progress(endpoint);
+    if (ivc_peer_state(peer) != IVC_PEER_CLOSED || !(peer->greeted || peer->record.to_network > 0))
+        return 0;
+    do {
+        r = ivc_remote_push(endpoint, peer);
+        if (r == 0)
+            r = may_send(endpoint, peer);
+        if (r == 0)
+            r = send_kind(endpoint, peer, WIRE_FAREWELL, NULL, 0);
+        if (r == IVC_E_FULL)
+            ivc_endpoint_progress(endpoint);
+    } while (r == IVC_E_FULL && ivc_now_ms() < deadline);
+    return 0;
 }
 
 void ivc_remote_close(struct ivc_endpoint *endpoint)
 {
     if (!endpoint->network)
         return;
-    say_farewell(endpoint);
+    (void)ivc_peers_each(endpoint, say_farewell);
     ivc_network_free(endpoint->network, endpoint->linger_ms);
     endpoint->network = NULL;
-    for (unsigned i = 0; i < IVC_REMOTE_BUCKETS; i++) {
-        struct ivc_peer *next;
-
-        for (struct ivc_peer *peer = endpoint->remotes[i]; peer; peer = next) {
-            next = peer->next_remote;
-            free(peer);
-        }
-    }
 }

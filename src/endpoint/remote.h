@@ -21,7 +21,12 @@ void ivc_remote_close(struct ivc_endpoint *endpoint);
 int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields,
                     struct ivc_peer **ret_peer);
 
-/* Under send_lock. */
+/* Under send_lock: the way to a peer that is on the network from now on.  IVC_E_UNREACHABLE. */
+int ivc_remote_open_route(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Under send_lock: sends what was left over when memory was given up.  0: all of it is gone. */
+int ivc_remote_push(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+
+/* Under send_lock.  What was left over goes first. */
 int ivc_remote_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                     const struct iovec *iov, unsigned n_iov, size_t len);
 int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_buffer);

@@ -17,11 +17,13 @@ static size_t total(const struct iovec *iov, unsigned n_iov)
 
 static int pool_get(struct ivc_endpoint *endpoint, uint32_t *ret_chunk)
 {
+    struct ivc_residence *home = &endpoint->home;
+
     /* Chunks come back when we look how far their readers are. */
-    for (uint32_t i = 0; endpoint->pool.n_free == 0 && i < endpoint->n_senders; i++)
-        if (endpoint->senders[i]->tx.chunks_out > 0)
-            ivc_tx_refresh(&endpoint->senders[i]->tx);
-    return ivc_pool_get(&endpoint->pool, ret_chunk);
+    for (uint32_t i = 0; home->pool.n_free == 0 && i < home->n_senders; i++)
+        if (home->senders[i]->tx.chunks_out > 0)
+            ivc_tx_refresh(&home->senders[i]->tx);
+    return ivc_pool_get(&home->pool, ret_chunk);
 }
 
 /* A ring of the last resort has an arena too small for what we promise to send at once. */
@@ -35,14 +37,14 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
 
     if (r != 0)
         return r;
-    memory = ivc_pool_memory(&endpoint->pool, chunk, &share, &offset);
+    memory = ivc_pool_memory(&endpoint->home.pool, chunk, &share, &offset);
     for (unsigned i = 0; i < n_iov; i++) {
         ivc_copy(memory, iov[i].iov_base, iov[i].iov_len);
         memory += iov[i].iov_len;
     }
     r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
     if (r != 0)
-        ivc_pool_put(&endpoint->pool, chunk);
+        ivc_pool_put(&endpoint->home.pool, chunk);
     return r;
 }
 
@@ -56,13 +58,55 @@ static inline void count(struct ivc_peer *peer, int r, size_t len)
     }
 }
 
-/* Ends what ivc_endpoint_send() began: unlocks. */
-static int send_remote(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                       const struct iovec *iov, unsigned n_iov, size_t len)
+/* For a peer that may have no ring of ours: makes one, or says that the network is the path.  Answers as
+ * ivc_endpoint_send(). */
+static int find_path(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool *ret_network)
 {
-    int r = ivc_remote_send(endpoint, peer, tag, iov, n_iov, len);
+    int r;
 
-    ivc_endpoint_unlock(endpoint);
+    *ret_network = false;
+    switch (ivc_peer_state(peer)) {
+    case IVC_PEER_CONNECTED:
+        /* What was left over from an earlier time goes first. */
+        r = ivc_remote_push(endpoint, peer);
+        return r == 0 ? ivc_peer_open_tx(endpoint, peer) : r;
+    case IVC_PEER_CLOSED:
+        *ret_network = true;
+        return 0;
+    case IVC_PEER_SUSPENDING:
+        return IVC_E_FULL;
+    case IVC_PEER_ACTIVE:
+        return 0;
+    default:
+        return ivc_error_set(IVC_E_GONE, "client %u on %s has left or died",
+                             peer->member.client_id, peer->member.host);
+    }
+}
+
+/* Through the ring, which exists. */
+static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                                      uint8_t tag, const struct iovec *iov, unsigned n_iov,
+                                      size_t len)
+{
+    return __builtin_expect(len <= ivc_tx_eager_max(&peer->tx), 1)
+        ? ivc_tx_send(&peer->tx, tag, iov, n_iov, len)
+        : send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
+}
+
+/* A packet of any length, by whatever path leads there now. */
+static __attribute__((noinline)) int send_somehow(struct ivc_endpoint *endpoint,
+                                                  struct ivc_peer *peer, uint8_t tag,
+                                                  const struct iovec *iov, unsigned n_iov,
+                                                  size_t len)
+{
+    bool network;
+    int r = find_path(endpoint, peer, &network);
+
+    if (r == 0 && network)
+        return ivc_remote_send(endpoint, peer, tag, iov, n_iov, len);
+    if (r == 0)
+        r = send_through_memory(endpoint, peer, tag, iov, n_iov, len);
+    count(peer, r, len);
     return r;
 }
 
@@ -70,83 +114,125 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
                       const struct iovec *iov, unsigned n_iov)
 {
     size_t len = total(iov, n_iov);
-    int r = 0;
+    int r;
 
     if (len > endpoint->eager_max)
         return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: at most %u are sent at once", len,
                              endpoint->eager_max);
     ivc_endpoint_lock(endpoint);
-    if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE, 0)) {
-        if (peer->route)
-            return send_remote(endpoint, peer, tag, iov, n_iov, len);
-        r = ivc_peer_open_tx(endpoint, peer);
+    if (__builtin_expect(ivc_peer_state(peer) == IVC_PEER_ACTIVE, 1)) {
+        r = send_through_memory(endpoint, peer, tag, iov, n_iov, len);
+        count(peer, r, len);
+    } else {
+        r = send_somehow(endpoint, peer, tag, iov, n_iov, len);
     }
-    if (__builtin_expect(r == 0, 1))
-        r = __builtin_expect(len <= ivc_tx_eager_max(&peer->tx), 1)
-            ? ivc_tx_send(&peer->tx, tag, iov, n_iov, len)
-            : send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
-    count(peer, r, len);
     ivc_endpoint_unlock(endpoint);
     return r;
+}
+
+static int get_chunk(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_buffer)
+{
+    struct ivc_residence *home = &endpoint->home;
+    uint32_t share;
+    uint64_t offset;
+    int r = pool_get(endpoint, &ret_buffer->chunk);
+
+    if (r != 0)
+        return r;
+    ret_buffer->network = NULL;
+    ret_buffer->residence = home->number;
+    ret_buffer->data = ivc_pool_memory(&home->pool, ret_buffer->chunk, &share, &offset);
+    ret_buffer->size = home->pool.chunk_size;
+    home->buffers_out++;
+    return 0;
 }
 
 int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
                             struct ivc_buffer *ret_buffer)
 {
-    uint32_t share;
-    uint64_t offset;
     int r;
 
-    if (size > endpoint->pool.chunk_size)
+    if (size > endpoint->packet_max)
         return ivc_error_set(-EMSGSIZE, "buffer of %zu bytes: at most %u", size,
-                             endpoint->pool.chunk_size);
-    if (peer->route)
-        return ivc_remote_buffer_get(endpoint, ret_buffer);
+                             endpoint->packet_max);
     ivc_endpoint_lock(endpoint);
-    r = pool_get(endpoint, &ret_buffer->chunk);
-    if (r == 0) {
-        ret_buffer->network = NULL;
-        ret_buffer->data = ivc_pool_memory(&endpoint->pool, ret_buffer->chunk, &share, &offset);
-        ret_buffer->size = endpoint->pool.chunk_size;
+    switch (ivc_peer_state(peer)) {
+    case IVC_PEER_CLOSED:
+        r = endpoint->network ? ivc_remote_buffer_get(endpoint, ret_buffer) : IVC_E_GONE;
+        break;
+    case IVC_PEER_SUSPENDING:
+        r = IVC_E_FULL;
+        break;
+    case IVC_PEER_GONE:
+        r = IVC_E_GONE;
+        break;
+    default:
+        r = get_chunk(endpoint, ret_buffer);
     }
     ivc_endpoint_unlock(endpoint);
+    return r;
+}
+
+/* The buffer is the endpoint's again. */
+static void take_back(struct ivc_endpoint *endpoint, const struct ivc_buffer *buffer)
+{
+    if (buffer->network) {
+        ivc_network_buffer_free(endpoint->network, buffer->network);
+    } else if (buffer->residence == endpoint->home.number) {
+        endpoint->home.buffers_out--;
+        ivc_pool_put(&endpoint->home.pool, buffer->chunk);
+    } else {
+        ivc_residence_put(endpoint, buffer->residence);
+    }
+}
+
+/* The path is another than when the buffer was taken: its content is copied. */
+static int send_copy(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                     const struct ivc_buffer *buffer, size_t len)
+{
+    struct iovec iov = { buffer->data, len };
+    int r = send_somehow(endpoint, peer, tag, &iov, 1, len);
+
+    if (r == 0)
+        take_back(endpoint, buffer);
     return r;
 }
 
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                              const struct ivc_buffer *buffer, size_t len)
 {
+    bool network = false;
     int r = 0;
 
     ivc_endpoint_lock(endpoint);
-    if (buffer->network) {
-        r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
-        ivc_endpoint_unlock(endpoint);
-        return r;
-    }
     if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE, 0))
-        r = ivc_peer_open_tx(endpoint, peer);
-    if (r == 0)
-        r = ivc_tx_send_chunk(&peer->tx, tag, buffer->chunk, len);
-    count(peer, r, len);
+        r = find_path(endpoint, peer, &network);
+    if (r == 0 && (network != (buffer->network != NULL)
+                   || (!network && buffer->residence != endpoint->home.number))) {
+        r = send_copy(endpoint, peer, tag, buffer, len);
+    } else if (r == 0 && network) {
+        r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
+    } else {
+        if (r == 0)
+            r = ivc_tx_send_chunk(&peer->tx, tag, buffer->chunk, len);
+        endpoint->home.buffers_out -= r == 0;
+        count(peer, r, len);
+    }
     ivc_endpoint_unlock(endpoint);
     return r;
 }
 
 void ivc_endpoint_buffer_free(struct ivc_endpoint *endpoint, const struct ivc_buffer *buffer)
 {
-    if (buffer->network) {
-        ivc_network_buffer_free(endpoint->network, buffer->network);
-        return;
-    }
     ivc_endpoint_lock(endpoint);
-    ivc_pool_put(&endpoint->pool, buffer->chunk);
+    take_back(endpoint, buffer);
     ivc_endpoint_unlock(endpoint);
 }
 
 bool ivc_endpoint_can_pull(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer)
 {
-    return peer->route && ivc_network_can_pull(endpoint->network);
+    return ivc_peer_state(peer) == IVC_PEER_CLOSED && peer->route
+           && ivc_network_can_pull(endpoint->network);
 }
 
 int ivc_endpoint_expose(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *memory,
@@ -175,7 +261,7 @@ int ivc_endpoint_pull(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
                       uint64_t key, const struct iovec *iov, unsigned n_iov,
                       ivc_endpoint_pulled_fn *fn, void *arg)
 {
-    if (ivc_peer_state(peer) == IVC_PEER_CLOSED)
+    if (ivc_peer_state(peer) == IVC_PEER_GONE || !peer->route)
         return IVC_E_GONE;
     return ivc_network_pull(endpoint->network, peer->route, where, key, iov, n_iov, fn, arg);
 }

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/mman.h>
 
 const struct ivc_mechanism *const ivc_mechanisms[] = {
     &ivc_mechanism_ivshmem,
@@ -85,7 +84,7 @@ static int attach_uuid(const char *uuid, const struct ivc_mechanism **ret_mechan
             continue;
         if (ivc_window_uuid(ret_mapping, found) == 0 && strcasecmp(found, uuid) == 0)
             return 0;
-        munmap(ret_mapping->memory, ret_mapping->size);
+        ivc_mapping_free(ret_mapping);
     }
     return ivc_error_set(-ENODEV, "region uuid:%s: none of the %u regions here carries that UUID; "
                          "'ivc_info' lists them", uuid, n);

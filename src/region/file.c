@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -128,7 +127,6 @@ static int file_map(const char *name, struct ivc_mapping *ret_mapping)
 {
     IVC_AUTO_CLOSE int fd = open(name, O_RDWR | O_CLOEXEC);
     uint64_t size;
-    void *memory;
     int r;
 
     if (fd < 0)
@@ -143,11 +141,10 @@ static int file_map(const char *name, struct ivc_mapping *ret_mapping)
     r = check_room(fd, name, size);
     if (r < 0)
         return r;
-    memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED)
-        return ivc_error_set(-errno, "region %s: cannot map %llu bytes: %s", name,
-                             (unsigned long long)size, strerror(errno));
-    *ret_mapping = (struct ivc_mapping){ memory, size, ivc_mapping_measure(memory, size) };
+    r = ivc_mapping_make(fd, size, ret_mapping);
+    if (r < 0)
+        return ivc_error_set(r, "region %s: cannot map %llu bytes: %s", name,
+                             (unsigned long long)size, strerror(-r));
     return 0;
 }
 

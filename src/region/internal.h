@@ -4,6 +4,7 @@
 
 #include "region/blocks.h"
 #include "region/mechanism.h"
+#include "region/order.h"
 #include "region/region.h"
 #include "region/window.h"
 
@@ -33,10 +34,13 @@ struct ivc_region {
     struct ivc_layout_member identity;  /* our kernel and process, as read when we opened */
     struct ivc_member self;
     bool joined;
+    bool stores_guarded;    /* retire.c catches faults in the window */
+    bool retired;           /* `mapping` is private memory; its device or file is gone from here */
     struct ivc_share links;         /* our link table: one line per slot */
     ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
     struct ivc_lent lent;
     uint64_t last_beat_ms;          /* the guard's */
+    struct ivc_order_watch orders;  /* of whoever calls ivc_region_orders_look() */
 
     /* Taken by sharers and by the guard's reclaiming.  Never held while waiting. */
     pthread_mutex_t lock;
@@ -55,7 +59,11 @@ struct ivc_region {
 /* The directory's slot in the window. */
 struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint32_t slot);
 
-/* member.c: who we are, and whether a process of our own kernel still exists. */
+/* member.c: says LEFT, and frees what is unread.  Needs no more of the region than its mapping,
+ * geometry, blocks and self. */
+void ivc_member_mark_left(struct ivc_region *region);
+
+/* identity.c: who we are, and whether a process of our own kernel still exists. */
 void ivc_member_describe_self(struct ivc_layout_member *ret_member);
 bool ivc_member_same_kernel(const struct ivc_region *region, const struct ivc_layout_member *member);
 bool ivc_member_process_exists(const struct ivc_layout_member *member);
@@ -64,6 +72,13 @@ bool ivc_member_process_exists(const struct ivc_layout_member *member);
 /* Frees what the slot's owner, which has left or died, had: if nobody reads it any more. */
 void ivc_reclaim_if_unread(struct ivc_region *region, uint32_t slot);
 void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious);
+
+/* order.c */
+struct ivc_layout_order *ivc_order_at(const struct ivc_region *region, uint32_t place);
+
+/* retire.c: nothing unless the region is retired. */
+void ivc_retire_end(struct ivc_region *region);
+void ivc_retire_unshare(const struct ivc_share *share);
 
 /* guard.c */
 int ivc_guard_start(struct ivc_region *region);

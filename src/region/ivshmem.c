@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -77,18 +76,12 @@ static int map_resource(const char *address, struct ivc_mapping *ret_mapping)
     char path[320];
     IVC_AUTO_CLOSE int fd = -1;
     struct stat st;
-    void *memory;
 
     snprintf(path, sizeof path, PCI_DEVICES "/%s/resource2", address);
     fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &st) < 0)
         return -errno;
-    memory = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED)
-        return -errno;
-    *ret_mapping = (struct ivc_mapping){ memory, (uint64_t)st.st_size,
-                                         ivc_mapping_measure(memory, (uint64_t)st.st_size) };
-    return 0;
+    return ivc_mapping_make(fd, (uint64_t)st.st_size, ret_mapping);
 }
 
 static int ivshmem_map(const char *name, struct ivc_mapping *ret_mapping)
@@ -108,7 +101,7 @@ static int ivshmem_map(const char *name, struct ivc_mapping *ret_mapping)
     if (r < 0)
         return ivc_error_set(r, "region %s: cannot map the device's memory: %s", name, strerror(-r));
     if (ret_mapping->size < IVC_LAYOUT_SIZE_MIN) {
-        munmap(ret_mapping->memory, ret_mapping->size);
+        ivc_mapping_free(ret_mapping);
         return ivc_error_set(-EFBIG, "region %s: too small, %llu bytes; give the device's memory "
                              "backend at least %d (256 KiB for each process)", name,
                              (unsigned long long)ret_mapping->size, IVC_LAYOUT_SIZE_MIN);

@@ -131,7 +131,7 @@ struct ivc_layout_member {
     uint64_t endpoint_id;       /* random; who this is wherever it goes: part of its address */
     ivc_atomic_u32 lends;       /* 1: applications have memory of it, which others may reach through
                                    any member of the same process */
-    uint32_t features;          /* enum ivc_feature, or-ed; 0: a library of before */
+    ivc_atomic_u32 features;    /* enum ivc_feature, or-ed; 0: a library of before */
     uint8_t network[40];        /* where its network is (struct ivc_network_name); zeros: none */
     uint64_t vm;                /* identity of its guest, for orders; 0: a library of before */
     ivc_atomic_u64 heartbeat;   /* counts up while the process lives; a line of its own */
@@ -143,6 +143,7 @@ _Static_assert(offsetof(struct ivc_layout_member, heartbeat) == 192, "a line of 
 
 enum ivc_feature {
     IVC_FEATURE_ORDERS = 1,     /* does what orders ask for */
+    IVC_FEATURE_MOVED = 2,      /* has left this region, and is to be found elsewhere */
 };
 
 /* Owner word of a block: 0 is free, else slot + 1 (12 bits and one) and generation (19 bits). */
@@ -160,11 +161,12 @@ struct ivc_layout_link {
     ivc_atomic_u32 ring_size;   /* bytes at `ring`; valid when ring is not 0 */
     ivc_atomic_u64 ring;        /* handle of the ring from the owner to the peer; 0: none yet */
     ivc_atomic_u64 head;        /* slots of the peer's ring that the owner has consumed */
-    /* 1: the owner reads and writes nothing of this pair any more: `head` is final, and so is the
-     * ring.  Cleared only when the line is addressed to someone else. */
+    /* 1: the owner reads and writes nothing of this pair any more but this line of the peer's: `head`
+     * is final, and so is the ring.  2: nor that.  Cleared when the line is addressed to someone else. */
     ivc_atomic_u32 suspended;
     uint8_t pad[36];
 };
 _Static_assert(sizeof(struct ivc_layout_link) == 64, "one cache line");
+enum ivc_link_suspended { IVC_LINK_NOT_SUSPENDED, IVC_LINK_IS_SUSPENDED, IVC_LINK_IS_DONE };
 
 #endif

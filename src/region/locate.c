@@ -131,7 +131,7 @@ int ivc_region_locate(struct ivc_region *region, const void *memory, uint64_t si
     uint64_t offset;
     int r;
 
-    if (size == 0 || search.end < search.start)
+    if (size == 0 || search.end < search.start || region->retired)
         return IVC_E_NOREGION;
     r = read_maps(&search);
     if (r < 0)

@@ -1,10 +1,20 @@
 /*
+ * Mappings: made, made once more, taken away; and how they behave.
+ *
+ * The descriptor of what is mapped is kept, and never believed: an application may close all that it
+ * did not open, and get the same number for a file of its own.
+ *
  * How a mapping behaves: write-back memory answers a second load of a line from the cache; uncached
  * and write-combining mappings go to the device or to memory every time.
  */
 #include "region/mechanism.h"
 
 #include "base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 enum {
     LINES = 16,         /* few enough that the caches hold them whatever else goes on */
@@ -56,4 +66,57 @@ struct ivc_mapping_speed ivc_mapping_measure(const void *memory, uint64_t size)
     speed.read_ns = all_ns > clock_ns ? (double)(all_ns - clock_ns) / LOADS : 0;
     speed.cached = speed.read_ns < IVC_MAPPING_SLOW_NS;
     return speed;
+}
+
+int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping)
+{
+    struct ivc_mapping mapping = { .size = size };
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    mapping.dev = st.st_dev;
+    mapping.ino = st.st_ino;
+    mapping.memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapping.memory == MAP_FAILED)
+        return -errno;
+    mapping.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);     /* so that 0 can say "none" */
+    if (mapping.fd < 0)
+        mapping.fd = 0;     /* it is a help only */
+    mapping.speed = ivc_mapping_measure(mapping.memory, size);
+    *ret_mapping = mapping;
+    return 0;
+}
+
+static bool fd_is_ours(const struct ivc_mapping *mapping)
+{
+    struct stat st;
+
+    return mapping->fd > 0 && fstat(mapping->fd, &st) == 0 && st.st_dev == mapping->dev
+           && st.st_ino == mapping->ino;
+}
+
+void *ivc_mapping_again(const struct ivc_mapping *mapping)
+{
+    void *memory;
+
+    if (!fd_is_ours(mapping))
+        return NULL;
+    memory = mmap(NULL, mapping->size, PROT_READ | PROT_WRITE, MAP_SHARED, mapping->fd, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void ivc_mapping_forget_fd(struct ivc_mapping *mapping)
+{
+    if (fd_is_ours(mapping))
+        close(mapping->fd);
+    mapping->fd = 0;
+}
+
+void ivc_mapping_free(struct ivc_mapping *mapping)
+{
+    if (mapping->memory)
+        munmap(mapping->memory, mapping->size);
+    ivc_mapping_forget_fd(mapping);
+    mapping->memory = NULL;
 }

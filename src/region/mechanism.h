@@ -10,9 +10,11 @@
 #include "region/region.h"
 
 struct ivc_mapping {
-    void *memory;
+    void *memory;           /* NULL: nothing is mapped */
     uint64_t size;
     struct ivc_mapping_speed speed;
+    int fd;                 /* what is mapped; 0: not kept */
+    uint64_t dev, ino;      /* its identity: the application may have closed our descriptor */
 };
 
 struct ivc_mechanism {
@@ -32,6 +34,13 @@ struct ivc_mechanism {
 extern const struct ivc_mechanism ivc_mechanism_file;
 extern const struct ivc_mechanism ivc_mechanism_ivshmem;
 extern const struct ivc_mechanism *const ivc_mechanisms[];     /* NULL at the end */
+
+/* Maps what `fd` stands for, measures it and keeps a descriptor of it.  Negative errno, no text. */
+int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping);
+/* The same memory once more, at another place; NULL when the descriptor is no longer ours. */
+void *ivc_mapping_again(const struct ivc_mapping *mapping);
+void ivc_mapping_forget_fd(struct ivc_mapping *mapping);
+void ivc_mapping_free(struct ivc_mapping *mapping);
 
 /* Measures how loads from the mapping behave.  Reads only. */
 struct ivc_mapping_speed ivc_mapping_measure(const void *memory, uint64_t size);

@@ -4,103 +4,14 @@
 #include "base/error.h"
 #include "base/util.h"
 
-#include <ctype.h>
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint32_t slot)
 {
     char *base = region->mapping.memory;
 
     return (struct ivc_layout_member *)(base + region->geometry.members) + slot;
-}
-
-/* What /proc/PID/stat says (proc(5)); all zero when it cannot be read. */
-struct process {
-    char state;             /* field 3 */
-    uint64_t threads;       /* field 20 */
-    uint64_t start;         /* field 22: clock ticks since boot */
-};
-
-static struct process process_read(uint32_t pid)
-{
-    struct process process = { 0 };
-    char path[32], line[1024], *at;
-
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
-    if (ivc_read_line(path, line, sizeof line) < 0)
-        return process;
-    at = strrchr(line, ')');    /* the name may hold blanks and parentheses */
-    for (unsigned field = 2; at && (at = strchr(at, ' ')) != NULL && ++field <= 22; at++) {
-        if (field == 3)
-            process.state = at[1];
-        else if (field == 20)
-            process.threads = strtoull(at + 1, NULL, 10);
-        else if (field == 22)
-            process.start = strtoull(at + 1, NULL, 10);
-    }
-    return process;
-}
-
-static uint64_t pid_namespace(void)
-{
-    struct stat st;
-
-    return stat("/proc/self/ns/pid", &st) < 0 ? 0 : (uint64_t)st.st_ino;
-}
-
-/* The kernel's random boot id: the identity of a running guest, kept by live migration. */
-static void boot_id(uint8_t ret_id[16])
-{
-    char text[64] = "";
-    unsigned n = 0;
-
-    memset(ret_id, 0, 16);
-    if (ivc_read_line("/proc/sys/kernel/random/boot_id", text, sizeof text) < 0
-        && getrandom(ret_id, 16, 0) == 16)
-        return;     /* unlike everybody's: then only heartbeats tell who lives */
-    for (const char *at = text; *at && n < 32; at++) {
-        if (!isxdigit((unsigned char)*at))
-            continue;
-        ret_id[n / 2] = (uint8_t)(ret_id[n / 2] << 4
-                                  | (isdigit((unsigned char)*at) ? *at - '0' : (*at | 32) - 'a' + 10));
-        n++;
-    }
-}
-
-void ivc_member_describe_self(struct ivc_layout_member *ret_member)
-{
-    ret_member->pid = (uint32_t)getpid();
-    ret_member->pid_start = process_read(ret_member->pid).start;
-    ret_member->pid_namespace = pid_namespace();
-    boot_id(ret_member->boot_id);
-    memset(ret_member->host, 0, sizeof ret_member->host);
-    gethostname(ret_member->host, sizeof ret_member->host - 1);
-}
-
-bool ivc_member_same_kernel(const struct ivc_region *region, const struct ivc_layout_member *member)
-{
-    const struct ivc_layout_member *own = &region->identity;
-
-    return memcmp(member->boot_id, own->boot_id, sizeof own->boot_id) == 0
-           && member->pid_namespace == own->pid_namespace;
-}
-
-bool ivc_member_process_exists(const struct ivc_layout_member *member)
-{
-    struct process process;
-
-    if (kill((pid_t)member->pid, 0) < 0 && errno == ESRCH)
-        return false;
-    process = process_read(member->pid);
-    /* Ended, and nobody has waited for it; with more threads, only the first one has ended. */
-    if (process.state == 'X' || (process.state == 'Z' && process.threads <= 1))
-        return false;
-    return process.start == 0 || process.start == member->pid_start;
 }
 
 int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc_member *ret_member)
@@ -122,6 +33,9 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
     member.client_id = entry->client_id;
     member.pid = entry->pid;
     member.endpoint_id = entry->endpoint_id;
+    member.vm = entry->vm;
+    member.features = ivc_load_relaxed(&entry->features);
+    memcpy(member.network, entry->network, sizeof member.network);
     memcpy(member.host, entry->host, sizeof entry->host);
     memcpy(member.boot_id, entry->boot_id, sizeof member.boot_id);
     member.same_kernel = region->joined && ivc_member_same_kernel(region, entry);
@@ -144,6 +58,24 @@ int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint
         return 0;
     *ret_left = state != ivc_layout_state(generation, IVC_PHASE_DEAD);
     return IVC_E_GONE;
+}
+
+enum ivc_member_fate ivc_region_member_fate(const struct ivc_region *region, uint32_t slot,
+                                            uint32_t generation)
+{
+    struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+    uint32_t features;
+    bool left;
+
+    if (ivc_region_member_check(region, slot, generation, &left) == 0)
+        return IVC_MEMBER_HERE;
+    /* Relaxed: stored before LEFT, which the check has read with acquire. */
+    features = ivc_load_relaxed(&entry->features);
+    /* The slot may have a new owner since, whose features those are. */
+    if (left && (features & IVC_FEATURE_MOVED)
+        && ivc_layout_generation(ivc_load_acquire(&entry->state)) == generation)
+        return IVC_MEMBER_MOVED;
+    return left ? IVC_MEMBER_LEFT : IVC_MEMBER_DEAD;
 }
 
 bool ivc_region_is_evicted(const struct ivc_region *region)
@@ -224,19 +156,27 @@ static int take_slot_patiently(struct ivc_region *region)
                          region->geometry.capacity);
 }
 
-static void fill_entry(struct ivc_region *region, uint64_t magic_id, uint32_t client_id)
+static void fill_entry(struct ivc_region *region, const struct ivc_identity *identity)
 {
     struct ivc_layout_member *entry = ivc_region_slot(region, region->self.slot);
 
     ivc_member_describe_self(entry);
-    entry->magic_id = magic_id;
-    entry->client_id = client_id;
-    entry->endpoint_id = ivc_random_id();
+    entry->magic_id = identity->magic_id;
+    entry->client_id = identity->client_id;
+    entry->endpoint_id = identity->endpoint_id ? identity->endpoint_id : ivc_random_id();
+    ivc_store_relaxed(&entry->features, identity->features);
+    entry->vm = ivc_region_own_vm();
+    memset(entry->network, 0, sizeof entry->network);   /* not the last owner's */
+    if (identity->network)
+        memcpy(entry->network, identity->network, sizeof entry->network);
     ivc_store_relaxed(&entry->lends, 0);        /* published with the state */
-    region->self.magic_id = magic_id;
-    region->self.client_id = client_id;
+    region->self.magic_id = entry->magic_id;
+    region->self.client_id = entry->client_id;
     region->self.pid = entry->pid;
     region->self.endpoint_id = entry->endpoint_id;
+    region->self.vm = entry->vm;
+    region->self.features = identity->features;
+    memcpy(region->self.network, entry->network, sizeof entry->network);
     memcpy(region->self.host, entry->host, sizeof entry->host);
     memcpy(region->self.boot_id, entry->boot_id, sizeof entry->boot_id);
     region->self.same_kernel = true;
@@ -258,11 +198,23 @@ static void release_slot(struct ivc_region *region)
                       ivc_layout_state(region->self.generation, IVC_PHASE_FREE));
 }
 
-int ivc_region_join(struct ivc_region *region, uint64_t magic_id, uint32_t client_id)
+/* Whoever asks looks for members after asking, we look for orders after taking a slot: one of the two
+ * sees the other. */
+static bool must_stay_out(struct ivc_region *region)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    ivc_region_orders_look(region);
+    return ivc_region_is_ordered_away(region, ivc_region_own_vm());
+}
+
+int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identity)
 {
     struct ivc_layout_member *entry;
     int r;
 
+    if (region->retired)
+        return ivc_error_set(-EINVAL, "region %s: this process has let go of it; open it again",
+                             region->name);
     look_at_all(region);
     r = take_slot(region);
     if (r < 0)
@@ -270,7 +222,12 @@ int ivc_region_join(struct ivc_region *region, uint64_t magic_id, uint32_t clien
     if (r < 0)
         return r;
     entry = ivc_region_slot(region, region->self.slot);
-    fill_entry(region, magic_id, client_id);
+    if (must_stay_out(region)) {
+        release_slot(region);
+        return ivc_error_set(IVC_E_NOREGION, "region %s: its host has asked this guest to leave it",
+                             region->name);
+    }
+    fill_entry(region, identity);
     clear_inbox(region);
     do {
         r = ivc_region_share(region, IVC_SLOT_ANY, region->geometry.capacity
@@ -294,15 +251,10 @@ err_slot:
     return r;
 }
 
-void ivc_region_leave(struct ivc_region *region)
+void ivc_member_mark_left(struct ivc_region *region)
 {
-    struct ivc_layout_member *entry;
+    struct ivc_layout_member *entry = ivc_region_slot(region, region->self.slot);
 
-    if (!region->joined)
-        return;
-    ivc_guard_stop(region);
-    region->joined = false;
-    entry = ivc_region_slot(region, region->self.slot);
     /* Release: pairs with the acquire in ivc_region_member_check().  A swap: who was taken for dead
      * has nothing there any more. */
     if (!ivc_cas(&entry->state, ivc_layout_state(region->self.generation, IVC_PHASE_ACTIVE),
@@ -311,4 +263,13 @@ void ivc_region_leave(struct ivc_region *region)
     /* Either a peer that opens a channel at this moment sees that, or we see its link line. */
     atomic_thread_fence(memory_order_seq_cst);
     ivc_reclaim_if_unread(region, region->self.slot);
+}
+
+void ivc_region_leave(struct ivc_region *region)
+{
+    if (!region->joined)
+        return;
+    ivc_guard_stop(region);
+    region->joined = false;
+    ivc_member_mark_left(region);
 }

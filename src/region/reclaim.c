@@ -31,21 +31,30 @@ static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *e
                                                  : silent_ms >= region->lease_ms;
 }
 
+/* The link table of a member; NULL: it has none that could be. */
+static const struct ivc_layout_link *links_of(struct ivc_region *region, uint32_t slot)
+{
+    uint64_t size = region->geometry.capacity * sizeof(struct ivc_layout_link);
+    const void *links;
+
+    return ivc_region_map(region, slot, ivc_load_relaxed(&ivc_region_slot(region, slot)->links), size,
+                          &links) == 0 ? links : NULL;
+}
+
 /* Some living member still has a channel with the process that owned the slot. */
 static bool has_readers(struct ivc_region *region, uint32_t slot, uint32_t generation)
 {
-    uint64_t table_size = region->geometry.capacity * sizeof(struct ivc_layout_link);
-
     for (uint32_t reader = 0; reader < region->geometry.capacity; reader++) {
         const struct ivc_layout_member *entry = ivc_region_slot(region, reader);
-        const void *links;
+        const struct ivc_layout_link *links;
 
         if (ivc_layout_phase(ivc_load_acquire(&entry->state)) != IVC_PHASE_ACTIVE
-            || ivc_region_map(region, reader, ivc_load_relaxed(&entry->links), table_size, &links) != 0)
+            || !(links = links_of(region, reader)))
             continue;
-        /* Acquire: pairs with the release in ivc_link_close(); its reads are over. */
-        if (ivc_load_acquire(&((const struct ivc_layout_link *)links)[slot].generation)
-            == generation)
+        /* Acquire, both: pair with the releases in ivc_link_close() and ivc_link_done(); its reads are
+         * over. */
+        if (ivc_load_acquire(&links[slot].generation) == generation
+            && ivc_load_acquire(&links[slot].suspended) != IVC_LINK_IS_DONE)
             return true;
     }
     return false;
@@ -74,6 +83,35 @@ static bool is_read_through_others(struct ivc_region *region, uint32_t slot)
         if (other != slot && phase != IVC_PHASE_FREE && phase != IVC_PHASE_JOINING
             && is_same_process(own, entry)
             && has_readers(region, other, ivc_layout_generation(state)))
+            return true;
+    }
+    return false;
+}
+
+/* A member that has told others of no one's memory any more: all its pairs are suspended on both sides. */
+static bool has_pairs(struct ivc_region *region, uint32_t slot)
+{
+    const struct ivc_layout_link *links = links_of(region, slot);
+
+    for (uint32_t peer = 0; links && peer < region->geometry.capacity; peer++)
+        /* Acquire: pairs with the release in ivc_link_done(); the peer had stopped before. */
+        if (ivc_load_relaxed(&links[peer].generation) != 0
+            && ivc_load_acquire(&links[peer].suspended) != IVC_LINK_IS_DONE)
+            return true;
+    return false;
+}
+
+bool ivc_region_process_is_reached(struct ivc_region *region)
+{
+    uint32_t own = region->self.slot;
+
+    for (uint32_t other = 0; other < region->geometry.capacity; other++) {
+        const struct ivc_layout_member *entry = ivc_region_slot(region, other);
+
+        /* Acquire: pairs with the release in publish(); the fields are valid. */
+        if (other != own
+            && ivc_layout_phase(ivc_load_acquire(&entry->state)) == IVC_PHASE_ACTIVE
+            && is_same_process(ivc_region_slot(region, own), entry) && has_pairs(region, other))
             return true;
     }
     return false;

@@ -69,8 +69,8 @@ void ivc_region_free(struct ivc_region *region)
     if (!region)
         return;
     ivc_region_leave(region);
-    if (region->mapping.memory)
-        munmap(region->mapping.memory, region->mapping.size);
+    ivc_retire_end(region);
+    ivc_mapping_free(&region->mapping);
     free(region->lent.pieces);
     free(region->sights);
     free(region->watched);
@@ -102,7 +102,7 @@ void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info
 
 uint64_t ivc_region_free_bytes(const struct ivc_region *region)
 {
-    return ivc_blocks_free_count(&region->blocks) * IVC_LAYOUT_PAGE;
+    return region->retired ? 0 : ivc_blocks_free_count(&region->blocks) * IVC_LAYOUT_PAGE;
 }
 
 uint64_t ivc_region_size(const struct ivc_region *region)
@@ -170,6 +170,10 @@ void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share
 {
     if (!share->memory)
         return;
+    if (region->retired) {
+        ivc_retire_unshare(share);
+        return;
+    }
     pthread_mutex_lock(&region->lock);
     ivc_blocks_give(&region->blocks,
                     ivc_layout_owner(region->self.slot, region->self.generation),

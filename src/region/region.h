@@ -57,6 +57,18 @@ struct ivc_member {
     char host[65];
     uint8_t boot_id[16];
     bool same_kernel;       /* as ours: boot id and pid namespace agree */
+    uint64_t vm;            /* identity of its guest, for orders; 0: a library of before */
+    uint32_t features;      /* enum ivc_feature, or-ed */
+    uint8_t network[40];    /* where its network is (struct ivc_network_name); zeros: none */
+};
+
+/* What a member tells the others about itself. */
+struct ivc_identity {
+    uint64_t magic_id;
+    uint32_t client_id;
+    uint64_t endpoint_id;   /* 0: a new random one */
+    const void *network;    /* 40 bytes, struct ivc_network_name; NULL: none */
+    uint32_t features;      /* enum ivc_feature, or-ed: what it will do when asked */
 };
 
 /* Finds a region (`name` as IVC_REGION; NULL: the environment, then what there is), maps it and
@@ -65,9 +77,29 @@ int ivc_region_open(const char *name, struct ivc_region **ret_region);
 void ivc_region_free(struct ivc_region *region);
 
 /* Takes a slot in the directory and starts the helper thread.  -ENOSPC: the directory is full. */
-int ivc_region_join(struct ivc_region *region, uint64_t magic_id, uint32_t client_id);
+int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identity);
 /* Leaves; called by ivc_region_free() when need be. */
 void ivc_region_leave(struct ivc_region *region);
+
+/*
+ * Leaves, and lets go of the memory itself, because its device will be pulled: in its place, at the
+ * same addresses, there is private memory with what was ours (all else reads as zero).  So buffers and
+ * lent memory stay valid; a thread that stores into lent memory at that moment is made to wait until
+ * its store goes to the new place.  (A system call that writes there in that time fails with EFAULT;
+ * a thread that stores there while it blocks SIGSEGV ends the process.)  Afterwards nothing of the
+ * device or file is mapped or open, locate answers IVC_E_NOREGION, lend IVC_E_NOREGION, take_back
+ * works, and join, share, map and reach are not called any more.  The caller sees to it that peers
+ * have ended their channels with us and nobody else calls the region meanwhile.  On failure, which
+ * has a text, everything is as before.
+ */
+int ivc_region_retire(struct ivc_region *region);
+bool ivc_region_is_retired(const struct ivc_region *region);
+
+/* Identity of our guest, by which it is asked to leave: of IVC_VM if that is set, else of the UUID
+ * that its hypervisor gave it, else of its boot id.  Never 0. */
+uint64_t ivc_region_own_vm(void);
+/* The identity that such a text (a name, or a UUID in lower case) stands for. */
+uint64_t ivc_vm_of(const char *text);
 
 void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info);
 const struct ivc_member *ivc_region_self(const struct ivc_region *region);
@@ -79,6 +111,20 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
 /* 0 while the member lives, IVC_E_GONE otherwise; then `ret_left` tells whether it left in order. */
 int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
                             bool *ret_left);
+
+/* The same in one answer, and whether it is elsewhere now. */
+enum ivc_member_fate {
+    IVC_MEMBER_HERE,
+    IVC_MEMBER_MOVED,           /* left because its guest moves: it lives */
+    IVC_MEMBER_LEFT,            /* for good */
+    IVC_MEMBER_DEAD,
+};
+enum ivc_member_fate ivc_region_member_fate(const struct ivc_region *region, uint32_t slot,
+                                            uint32_t generation);
+
+/* Whether other members of this process still have pairs that are not suspended: what we lent may be
+ * reached through those. */
+bool ivc_region_process_is_reached(struct ivc_region *region);
 
 /* We were taken for dead, because our guest stood still for longer than the lease: nothing of ours
  * in the region belongs to us any more. */
@@ -133,7 +179,7 @@ int ivc_region_reach(struct ivc_region *region, uint32_t slot, uint64_t handle, 
  * Memory of ours for the application: whole pages, zeroed, which others may be told of by any member
  * of this process.  Waits as ivc_region_wait_for_memory() when the region is full.  IVC_E_NOSPACE;
  * IVC_E_GONE: we are evicted.  What is not taken back stays ours until we leave or die, and is used
- * again when nobody has a channel with any member of this process.
+ * again when nobody has a channel with any member of this process.  IVC_E_NOREGION: retired.
  */
 int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory);
 /* Nobody may use it any more, here or elsewhere.  -EINVAL: it was not lent. */

@@ -16,7 +16,7 @@ static struct ivc_region *join(const char *path, uint64_t magic_id)
     struct ivc_region *region = NULL;
 
     CHECK_THAT(ivc_region_open(path, &region) == 0, "%s", ivc_error_text());
-    CHECK_THAT(ivc_region_join(region, magic_id, 1) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(region, CHECK_AS(magic_id, 1)) == 0, "%s", ivc_error_text());
     return region;
 }
 

@@ -25,7 +25,7 @@ static struct ivc_region *join(const char *path, uint64_t magic_id, uint32_t cli
 {
     struct ivc_region *region = open_region(path);
 
-    CHECK_THAT(ivc_region_join(region, magic_id, client_id) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(region, CHECK_AS(magic_id, client_id)) == 0, "%s", ivc_error_text());
     return region;
 }
 
@@ -157,11 +157,11 @@ static void test_directory_full(void)
         all[i] = join(path, 1, i);
         CHECK_EQ(ivc_region_self(all[i])->slot, i);
     }
-    CHECK_EQ(ivc_region_join(late, 1, 99), -ENOSPC);
+    CHECK_EQ(ivc_region_join(late, CHECK_AS(1, 99)), -ENOSPC);
     CHECK_TEXT(ivc_error_text(), path, "full", "64", "larger region");
     /* Someone leaves while a late one waits or after: then there is room. */
     ivc_region_leave(all[40]);
-    CHECK_THAT(ivc_region_join(late, 1, 99) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(late, CHECK_AS(1, 99)) == 0, "%s", ivc_error_text());
     CHECK_EQ(ivc_region_self(late)->slot, 40);
     for (unsigned i = 0; i < CAPACITY; i++)
         ivc_region_free(all[i]);

@@ -63,23 +63,13 @@ static void first_wins(ivc_atomic_u64 *word, uint64_t value)
     (void)ivc_cas(word, (uint64_t)0, value);
 }
 
-/* FNV-1a (Fowler, Noll, Vo), 64 bits. */
-static uint64_t hash_of(const char *text)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-
-    for (; *text; text++)
-        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
-    return hash;
-}
-
 static struct tenant own_tenant(void)
 {
     const char *name = getenv("IVC_TENANT");
     struct tenant tenant = { 0 };
 
     if (name && *name) {
-        tenant.hash = hash_of(name);
+        tenant.hash = ivc_hash_text(name);
         memcpy(tenant.name.text, name, strnlen(name, sizeof tenant.name.text));
     }
     return tenant;

@@ -729,7 +729,7 @@ static struct ivc_share share;
 static char *region_memory(size_t size)
 {
     CHECK_EQ(ivc_region_open(NULL, &beside), 0);
-    CHECK_EQ(ivc_region_join(beside, 1, 1), 0);
+    CHECK_EQ(ivc_region_join(beside, CHECK_AS(1, 1)), 0);
     CHECK_EQ(ivc_region_share(beside, IVC_SLOT_ANY, size, &share), 0);
     return share.memory;
 }

@@ -1,0 +1,131 @@
+/* Chained signal handlers: see chain.h. */
+#include "base/chain.h"
+
+#include "base/error.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct chain {
+    int signal;
+    ivc_chain_fn *fn;
+    struct sigaction before;    /* written before our handler is there, and by a handler for one use */
+    unsigned users;             /* under `lock` */
+    bool installed;             /* under `lock`; it may be behind handlers that came later */
+};
+
+static struct chain chains[] = { { .signal = SIGSEGV }, { .signal = SIGBUS } };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct chain *chain_of(int number)
+{
+    return number == SIGSEGV ? &chains[0] : &chains[1];
+}
+
+/* As the kernel would: the default action is taken when the instruction faults again, or when the
+ * signal that somebody sent is sent again. */
+static void default_action(int number, const siginfo_t *info)
+{
+    struct sigaction plain = { .sa_handler = SIG_DFL };
+
+    sigaction(number, &plain, NULL);
+    if (info->si_code <= 0)
+        syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), number);
+}
+
+/* With the signals blocked that it asked for, as the kernel does. */
+static void call(const struct sigaction *action, int number, siginfo_t *info, void *context)
+{
+    sigset_t mask = action->sa_mask, old;
+
+    if (!(action->sa_flags & SA_NODEFER))
+        sigaddset(&mask, number);
+    pthread_sigmask(SIG_BLOCK, &mask, &old);
+    if (action->sa_flags & SA_SIGINFO)
+        action->sa_sigaction(number, info, context);
+    else
+        action->sa_handler(number);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+static void pass_on(struct chain *chain, int number, siginfo_t *info, void *context)
+{
+    struct sigaction before = chain->before;
+    bool plain = !(before.sa_flags & SA_SIGINFO);
+
+    if (plain && before.sa_handler == SIG_IGN && info->si_code <= 0)
+        return;
+    if (plain && (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) {
+        default_action(number, info);   /* nobody can ignore a fault of his own */
+        return;
+    }
+    if (before.sa_flags & SA_RESETHAND)
+        chain->before = (struct sigaction){ .sa_handler = SIG_DFL };
+    call(&before, number, info, context);
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    struct chain *chain = chain_of(number);
+    int saved = errno;
+    bool ours = info->si_code > 0 && chain->fn(info);
+
+    errno = saved;
+    if (!ours)
+        pass_on(chain, number, info, context);
+}
+
+int ivc_chain_add(int number, ivc_chain_fn *fn)
+{
+    /* On the thread's own signal stack if it has one, and without blocking the signal: a handler of
+     * before that jumps out of the fault does not leave it blocked. */
+    struct sigaction action = { .sa_sigaction = on_fault,
+                                .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
+    struct chain *chain = chain_of(number);
+    int r = 0;
+
+    pthread_mutex_lock(&lock);
+    if (!chain->installed) {
+        chain->fn = fn;
+        sigemptyset(&action.sa_mask);
+        /* Read first, so that it is there for the handler's first fault. */
+        r = sigaction(number, NULL, &chain->before) < 0 || sigaction(number, &action, NULL) < 0
+            ? ivc_error_set(-errno, "cannot catch signal %d: %s", number, strerror(errno)) : 0;
+        chain->installed = r == 0;
+    }
+    chain->users += r == 0;
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+/* Somebody's handler will call ours for ever: it must stay where it is. */
+static void pin_this_file(void)
+{
+    Dl_info where;
+
+    if (dladdr((void *)(uintptr_t)on_fault, &where) && where.dli_fname)
+        (void)dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+void ivc_chain_remove(int number)
+{
+    struct chain *chain = chain_of(number);
+    struct sigaction now;
+
+    pthread_mutex_lock(&lock);
+    if (--chain->users == 0) {
+        if (sigaction(number, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO)
+            && now.sa_sigaction == on_fault) {
+            sigaction(number, &chain->before, NULL);
+            chain->installed = false;
+        } else {
+            pin_this_file();
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,326 @@
+/*
+ * The helper: a thread that answers the host while the application computes.
+ *
+ * It looks every 20 ms whether the host asks our guest to let go of the region, and whether a peer has
+ * stopped; every millisecond while a pair is being suspended; and now and then whether a region has
+ * come, or a peer into ours.  All changes of path are made here, with the gate closed, so that no call
+ * of the application is under way.  It never calls a handler: the application's thread is not here.
+ *
+ * Who acts on what.  Only a member whose own guest is asked acts on an order, and it then leaves, even
+ * if the order is taken back meanwhile: its attachments are used up.  All others act on the line of a
+ * peer that says it has stopped.
+ */
+#include "endpoint/remote.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "channel/link.h"
+#include "region/order.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+enum {
+    TICK_MS = 20,
+    TICK_BUSY_MS = 1,
+    LOOK_ROUND_MS = 100,        /* for regions and peers that came */
+};
+
+struct ivc_helper {
+    struct ivc_endpoint *endpoint;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stop;                  /* under lock */
+
+    /* The thread's own. */
+    bool leaving;               /* our guest was asked to leave this region */
+    bool busy;                  /* something is under way: look again soon */
+    uint64_t look_round_at;
+    struct ivc_order_watch orders;  /* of the region that we may not join yet */
+    int refused;                /* why the region that is there was not joined, last time */
+};
+
+static void close_gate(struct ivc_endpoint *endpoint)
+{
+    if (!endpoint->threads) {
+        ivc_gate_close(&endpoint->gate);
+        return;
+    }
+    pthread_mutex_lock(&endpoint->gate.lock);
+    ivc_poll_stop(endpoint);
+    pthread_mutex_lock(&endpoint->send_lock);
+}
+
+static void open_gate(struct ivc_endpoint *endpoint)
+{
+    if (!endpoint->threads) {
+        ivc_gate_open(&endpoint->gate);
+        return;
+    }
+    pthread_mutex_unlock(&endpoint->send_lock);
+    ivc_poll_go_on(endpoint);
+    pthread_mutex_unlock(&endpoint->gate.lock);
+}
+
+/* ---- leaving */
+
+/* What has to be done about an attached peer. */
+static bool is_to_suspend(struct ivc_helper *helper, struct ivc_peer *peer)
+{
+    enum ivc_peer_state state = ivc_peer_state(peer);
+    uint64_t head;
+
+    return (state == IVC_PEER_CONNECTED || state == IVC_PEER_ACTIVE)
+           && (helper->leaving
+               || ivc_link_look(helper->endpoint->home.region, peer->member.slot, &head)
+                  == IVC_LINK_SUSPENDED);
+}
+
+/* Whether there is something to do, found out beside the application. */
+static bool is_needed(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+
+    if (helper->leaving)
+        return true;
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
+        struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+        if (peer && (ivc_peer_state(peer) == IVC_PEER_SUSPENDING || is_to_suspend(helper, peer)))
+            return true;
+    }
+    return false;
+}
+
+/* Stops where that is due, ends what both have stopped.  True when pairs are still under way. */
+static bool suspend_pairs(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+    bool under_way = false;
+
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
+        struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+        if (!peer)
+            continue;
+        if (is_to_suspend(helper, peer))
+            ivc_peer_suspend(endpoint, peer, helper->leaving ? "our guest was asked to leave"
+                                                             : "it has stopped");
+        if (ivc_peer_state(peer) == IVC_PEER_SUSPENDING)
+            ivc_peer_try_close(endpoint, peer);
+        under_way |= ivc_endpoint_peer(endpoint, slot) == peer
+                     && ivc_peer_state(peer) != IVC_PEER_GONE;
+    }
+    return under_way;
+}
+
+/* Members of a guest that was asked to leave wait for our word, also when we never knew them. */
+static void answer_strangers(struct ivc_endpoint *endpoint)
+{
+    struct ivc_region *region = endpoint->home.region;
+    struct ivc_member member;
+    uint64_t head;
+
+    if (!ivc_region_has_orders(region))
+        return;
+    close_gate(endpoint);
+    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++)
+        if (!ivc_endpoint_peer(endpoint, slot) && ivc_region_member(region, slot, &member) == 0
+            && member.magic_id == endpoint->magic_id
+            && !ivc_link_is_open(region, slot, member.generation)
+            && ivc_link_look(region, slot, &head) == IVC_LINK_SUSPENDED)
+            ivc_link_refuse(region, slot, member.generation);
+    open_gate(endpoint);
+}
+
+static void leave(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+
+    if (ivc_region_process_is_reached(endpoint->home.region))
+        return;     /* memory that we lent is reached through another endpoint of this process */
+    if (ivc_residence_move_out(endpoint) < 0) {
+        ivc_trace_event(endpoint, "stays", ivc_error_text());
+        return;
+    }
+    helper->leaving = false;
+}
+
+static void look_at_orders(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+    struct ivc_region *region = endpoint->home.region;
+    bool under_way;
+
+    ivc_region_orders_look(region);
+    if (!helper->leaving && ivc_region_is_ordered_away(region, ivc_region_own_vm())) {
+        helper->leaving = true;
+        ivc_trace_event(endpoint, "asked", "our guest is to leave the region");
+    }
+    helper->busy = is_needed(helper);
+    if (helper->busy) {
+        close_gate(endpoint);
+        under_way = suspend_pairs(helper);
+        if (helper->leaving && !under_way)
+            leave(helper);
+        open_gate(endpoint);
+    }
+    if (endpoint->home.region)
+        answer_strangers(endpoint);
+}
+
+/* ---- arriving */
+
+/* A peer that we know by the network is a member of our region. */
+static struct ivc_peer *is_new_neighbour(struct ivc_endpoint *endpoint, uint32_t slot,
+                                         struct ivc_member *ret_member)
+{
+    struct ivc_peer *peer;
+
+    if (ivc_endpoint_peer(endpoint, slot)
+        || ivc_region_member(endpoint->home.region, slot, ret_member) != 0
+        || ret_member->magic_id != endpoint->magic_id)
+        return NULL;
+    peer = ivc_peer_find(endpoint, ret_member->endpoint_id);
+    return peer && !peer->over && ivc_peer_state(peer) == IVC_PEER_CLOSED ? peer : NULL;
+}
+
+static void look_for_neighbours(struct ivc_endpoint *endpoint)
+{
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
+        struct ivc_member member;
+        struct ivc_peer *peer;
+
+        if (!is_new_neighbour(endpoint, slot, &member))
+            continue;
+        close_gate(endpoint);
+        peer = is_new_neighbour(endpoint, slot, &member);
+        if (peer)
+            (void)ivc_peer_attach(endpoint, peer, &member);
+        open_gate(endpoint);
+    }
+}
+
+static void look_for_region(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+    struct ivc_residence residence;
+    struct ivc_region *region;
+    int r = ivc_region_open_unordered(endpoint->region_name, &helper->orders, &region);
+
+    if (r == 0)
+        r = ivc_residence_open(endpoint, region, &residence);
+    if (r != 0 && r != helper->refused && r != IVC_E_NOREGION)
+        ivc_trace_event(endpoint, "refused", ivc_error_text());
+    helper->refused = r;
+    if (r != 0)
+        return;
+    close_gate(endpoint);
+    ivc_residence_move_in(endpoint, &residence);
+    open_gate(endpoint);
+}
+
+static void look_round(struct ivc_helper *helper)
+{
+    uint64_t now = ivc_now_ms();
+
+    if (helper->leaving || now < helper->look_round_at)
+        return;
+    helper->look_round_at = now + LOOK_ROUND_MS;
+    if (!helper->endpoint->home.region)
+        look_for_region(helper);
+    if (helper->endpoint->home.region)
+        look_for_neighbours(helper->endpoint);
+}
+
+/* ---- the thread */
+
+/* Sleeps for a tick; true when the endpoint is being closed. */
+static bool wait_for_stop(struct ivc_helper *helper)
+{
+    struct timespec until;
+    bool stop;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (helper->busy ? TICK_BUSY_MS : TICK_MS) * 1000000l;
+    until.tv_sec += until.tv_nsec / 1000000000l;
+    until.tv_nsec %= 1000000000l;
+    pthread_mutex_lock(&helper->lock);
+    while (!helper->stop
+           && pthread_cond_timedwait(&helper->wake, &helper->lock, &until) == 0)
+        ;
+    stop = helper->stop;
+    pthread_mutex_unlock(&helper->lock);
+    return stop;
+}
+
+static void *help(void *arg)
+{
+    struct ivc_helper *helper = arg;
+
+    prctl(PR_SET_NAME, "ivc-helper");
+    do {
+        helper->busy = false;
+        if (helper->endpoint->home.region)
+            look_at_orders(helper);
+        look_round(helper);
+    } while (!wait_for_stop(helper));
+    return NULL;
+}
+
+static int start_thread(struct ivc_helper *helper)
+{
+    pthread_condattr_t attributes;
+    sigset_t all, old;
+    int r;
+
+    pthread_mutex_init(&helper->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&helper->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    /* The application's signals are the application's: the thread takes none of them. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    r = pthread_create(&helper->thread, NULL, help, helper);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return r;
+}
+
+int ivc_helper_start(struct ivc_endpoint *endpoint)
+{
+    struct ivc_helper *helper = calloc(1, sizeof *helper);
+    int r = helper ? 0 : ENOMEM;
+
+    if (helper) {
+        helper->endpoint = endpoint;
+        helper->look_round_at = ivc_now_ms() + LOOK_ROUND_MS;
+        r = start_thread(helper);
+    }
+    if (r != 0) {
+        free(helper);
+        return ivc_error_set(-r, "a thread that answers the host: %s", strerror(r));
+    }
+    endpoint->helper = helper;
+    return 0;
+}
+
+void ivc_helper_stop(struct ivc_endpoint *endpoint)
+{
+    struct ivc_helper *helper = endpoint->helper;
+
+    if (!helper)
+        return;
+    pthread_mutex_lock(&helper->lock);
+    helper->stop = true;
+    pthread_cond_signal(&helper->wake);
+    pthread_mutex_unlock(&helper->lock);
+    pthread_join(helper->thread, NULL);
+    pthread_mutex_destroy(&helper->lock);
+    pthread_cond_destroy(&helper->wake);
+    free(helper);
+    endpoint->helper = NULL;
+}

@@ -1,0 +1,253 @@
+/*
+ * Residence: what an endpoint has in the region that it lives in, and moving house.
+ *
+ * A new home is made ready while nothing of it is the endpoint's yet, and taken over in one step; the
+ * old one is left when no peer is attached any more.  Its memory stays where it was, private from
+ * then on, for as long as an adapter holds a buffer of it or the application memory that was lent.
+ */
+#include "endpoint/remote.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum { RESERVE_MAX = 64 };      /* the 256 KiB that the region should have for each process */
+
+/*
+ * How much of the region the pool may take.  Large messages go fastest when the chunks that are
+ * under way are more than the sender's second-level cache holds, so that the receiver reads them
+ * from the shared third level instead of fetching each line dirty from the other core; four times
+ * that cache does it.  At least 1 MiB; never more than an eighth of the region.
+ */
+static uint64_t pool_limit(uint64_t region_size)
+{
+    long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    uint64_t limit = level2 > 0 ? 4 * (uint64_t)level2 : 2 << 20;
+
+    limit = IVC_MIN(IVC_MAX(limit, 1 << 20), 8 << 20);
+    return IVC_MIN(limit, region_size / 8);
+}
+
+/*
+ * Rings for everybody, when the region is so small that they might not be had later: then it is
+ * known now, while all of us can still choose another path.  (A path that one of two takes and the
+ * other does not leads nowhere in some MPIs.)  Of a larger job, rings to this many at least.
+ */
+static int reserve_rings(struct ivc_residence *residence, uint32_t n)
+{
+    uint64_t size = ivc_region_size(residence->region);
+    uint64_t all_pairs = (uint64_t)n * (n + 1) * IVC_RING_SIZE_LAST_RESORT;
+    uint64_t by_rule = ((uint64_t)n + 1) * IVC_LAYOUT_SIZE_PER_MEMBER;
+
+    if (n == 0 || (all_pairs < size / 4 && by_rule < size / 2))
+        return 0;
+    n = IVC_MIN(n, RESERVE_MAX);
+    residence->reserve = calloc(n, sizeof *residence->reserve);
+    if (!residence->reserve)
+        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
+    while (residence->n_reserve < n) {
+        int r = ivc_region_share(residence->region, IVC_SLOT_ANY, IVC_RING_SIZE_LAST_RESORT,
+                                 &residence->reserve[residence->n_reserve]);
+
+        if (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region))
+            continue;
+        if (r != 0)
+            return r;
+        residence->n_reserve++;
+    }
+    return 0;
+}
+
+static int join(struct ivc_endpoint *endpoint, struct ivc_region *region)
+{
+    struct ivc_network_name name = { 0 };
+    struct ivc_identity identity = {
+        .magic_id = endpoint->magic_id, .client_id = endpoint->client_id,
+        .endpoint_id = endpoint->id, .network = &name,
+    };
+
+    if (endpoint->network) {
+        ivc_network_name(endpoint->network, &name);
+        identity.features = IVC_FEATURE_ORDERS;
+    }
+    return ivc_region_join(region, &identity);
+}
+
+static int make_tables(struct ivc_residence *residence)
+{
+    uint32_t capacity = residence->info.capacity;
+
+    residence->peers = calloc(capacity, sizeof *residence->peers);
+    residence->receivers = calloc(capacity, sizeof *residence->receivers);
+    residence->senders = calloc(capacity, sizeof *residence->senders);
+    if (!residence->peers || !residence->receivers || !residence->senders)
+        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
+    return 0;
+}
+
+static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residence)
+{
+    int r = join(endpoint, residence->region);
+
+    if (r != 0)
+        return r;
+    ivc_region_info(residence->region, &residence->info);
+    r = make_tables(residence);
+    if (r == 0)
+        r = ivc_pool_init(&residence->pool, residence->region, endpoint->packet_max,
+                          pool_limit(residence->info.size));
+    if (r == 0)
+        r = reserve_rings(residence, endpoint->expected_peers);
+    if (r != 0)
+        return r;
+    /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */
+    do {
+        r = ivc_pool_grow(&residence->pool);
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region));
+    return r;
+}
+
+int ivc_residence_open(struct ivc_endpoint *endpoint, struct ivc_region *region,
+                       struct ivc_residence *ret_residence)
+{
+    struct ivc_residence residence = { .region = region };
+    int r = furnish(endpoint, &residence);
+
+    if (r != 0) {
+        ivc_residence_close(&residence);
+        return r;
+    }
+    *ret_residence = residence;
+    return 0;
+}
+
+static void describe(struct ivc_endpoint *endpoint, const struct ivc_region_info *info)
+{
+    snprintf(endpoint->description, sizeof endpoint->description, "%s %s, %" PRIu64 " MiB, uuid %s",
+             info->mechanism, info->name, info->size >> 20, info->uuid);
+    endpoint->warning[0] = '\0';
+    if (info->speed.cached)
+        return;
+    snprintf(endpoint->warning, sizeof endpoint->warning,
+             "region %s: this guest maps it uncached (%.0f ns per load, memory is below %.0f), so "
+             "messages will be slow; on AMD hosts attach the file as an NVDIMM or DAX device and "
+             "set IVC_REGION to it, or use a driver that maps it write-back",
+             info->name, info->speed.read_ns, IVC_MAPPING_SLOW_NS);
+}
+
+void ivc_residence_move_in(struct ivc_endpoint *endpoint, const struct ivc_residence *residence)
+{
+    uint32_t number = endpoint->home.number + 1;
+
+    endpoint->home = *residence;
+    endpoint->home.number = number;
+    endpoint->ready_summary = ivc_region_ready_summary(residence->region);
+    describe(endpoint, &residence->info);
+    ivc_trace_event(endpoint, "arrived", endpoint->description);
+}
+
+/* Memory of a home that was left. */
+static void free_left(struct ivc_residence *residence)
+{
+    ivc_region_free(residence->region);
+    free(residence);
+}
+
+static void free_tables(struct ivc_residence *residence)
+{
+    if (residence->pool.region)
+        ivc_pool_forget(&residence->pool);
+    free(residence->peers);
+    free(residence->receivers);
+    free(residence->senders);
+    free(residence->reserve);
+    residence->peers = NULL;
+    residence->receivers = residence->senders = NULL;
+    residence->reserve = NULL;
+}
+
+static bool is_held(const struct ivc_residence *residence)
+{
+    return residence->buffers_out > 0 || ivc_region_lent_pieces(residence->region) > 0;
+}
+
+/* Those that nobody holds anything of any more.  The youngest stays: somebody may be about to look
+ * at a word of it (ivc_poll_is_due()). */
+static void free_unheld(struct ivc_endpoint *endpoint)
+{
+    struct ivc_residence **at = endpoint->left ? &endpoint->left->earlier : NULL;
+
+    while (at && *at) {
+        struct ivc_residence *residence = *at;
+
+        if (is_held(residence)) {
+            at = &residence->earlier;
+            continue;
+        }
+        *at = residence->earlier;
+        free_left(residence);
+    }
+}
+
+static int forget_spent(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    (void)endpoint;
+    peer->spent_slot = peer->spent_generation = 0;
+    return 0;
+}
+
+int ivc_residence_move_out(struct ivc_endpoint *endpoint)
+{
+    static const ivc_atomic_u64 nobody_rings;
+    struct ivc_residence *left = malloc(sizeof *left);
+    int r;
+
+    if (!left)
+        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
+    r = ivc_region_retire(endpoint->home.region);
+    if (r < 0) {
+        free(left);
+        return r;
+    }
+    *left = endpoint->home;
+    free_tables(left);
+    left->earlier = endpoint->left;
+    endpoint->left = left;
+    endpoint->home = (struct ivc_residence){ .number = left->number };
+    endpoint->ready_summary = &nobody_rings;
+    endpoint->n_hot = endpoint->n_cooled = 0;
+    (void)ivc_peers_each(endpoint, forget_spent);
+    ivc_trace_event(endpoint, "left", endpoint->description);
+    snprintf(endpoint->description, sizeof endpoint->description, "no region");
+    endpoint->warning[0] = '\0';
+    free_unheld(endpoint);
+    return 0;
+}
+
+void ivc_residence_put(struct ivc_endpoint *endpoint, uint32_t number)
+{
+    for (struct ivc_residence *residence = endpoint->left; residence; residence = residence->earlier)
+        if (residence->number == number)
+            residence->buffers_out--;
+}
+
+void ivc_residence_close(struct ivc_residence *residence)
+{
+    free_tables(residence);
+    ivc_region_free(residence->region);
+    residence->region = NULL;
+}
+
+void ivc_residences_free(struct ivc_endpoint *endpoint)
+{
+    while (endpoint->left) {
+        struct ivc_residence *residence = endpoint->left;
+
+        endpoint->left = residence->earlier;
+        free_left(residence);
+    }
+    ivc_residence_close(&endpoint->home);
+}

@@ -1,0 +1,173 @@
+/*
+ * Suspending a pair: from memory to the network, and nothing lost on the way (docs/migration.md).
+ *
+ * Each side stops and says so on its link line, with the number of packets that it has read.  Who has
+ * stopped and sees that the other has stopped knows which of its own packets the other will never
+ * read: those go to a backlog in private memory, and by network before anything else.  So a packet
+ * is in exactly one place: read, or in its sender's ring, or in its sender's backlog.
+ *
+ * Invariants.  From `suspended` on our line until the end of the attachment we touch nothing but the
+ * peer's line and our own ring.  Only the helper comes here, with everybody else kept out; what
+ * adapters have to hear is left for progress (ivc_suspend_tell()).
+ */
+#include "endpoint/remote.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "channel/link.h"
+
+void ivc_peer_suspend(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)
+{
+    struct ivc_region *region = endpoint->home.region;
+
+    ivc_poll_turn_away(endpoint, peer);
+    if (peer->rx_open)
+        ivc_rx_publish(&peer->rx);
+    ivc_peer_set_state(endpoint, peer, IVC_PEER_SUSPENDING, reason);
+    ivc_link_suspend(region, peer->member.slot);
+}
+
+/* Somebody has to tell the adapter. */
+static void leave_to_progress(struct ivc_endpoint *endpoint)
+{
+    /* Relaxed: progress takes what it is about under the same exclusion as we have now. */
+    ivc_store_relaxed(&endpoint->news, 1);
+}
+
+static void give_up(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)
+{
+    peer->over = true;
+    peer->over_reason = reason;
+    leave_to_progress(endpoint);
+}
+
+static int keep_unsent(void *arg, uint8_t tag, const struct iovec *iov, unsigned n_iov)
+{
+    struct ivc_peer *peer = arg;
+
+    return ivc_backlog_add(&peer->unsent, tag, iov, n_iov);
+}
+
+/* The attachment is over.  What the peer has not read goes by network. */
+static void close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head)
+{
+    struct ivc_region *region = endpoint->home.region;
+    uint32_t slot = peer->member.slot;
+    bool had_unsent = peer->unsent.packets > 0;
+    int r = peer->tx.slots ? ivc_tx_unread(&peer->tx, head, keep_unsent, peer) : 0;
+
+    endpoint->n_unsent += !had_unsent && peer->unsent.packets > 0;
+    if (peer->rx_open)
+        ivc_rx_close(&peer->rx);
+    peer->rx_open = false;
+    ivc_peer_detach(endpoint, peer);
+    ivc_link_done(region, slot);
+    ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "both have stopped");
+    if (r < 0)
+        give_up(endpoint, peer, "packets to it were lost when its memory was given up");
+    /* Its end is noticed by network from now on. */
+    leave_to_progress(endpoint);
+}
+
+/* It left for good or died, and cannot say that it has stopped.  What it has sent is still there. */
+static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool left)
+{
+    struct ivc_rx_packet *packet = &endpoint->packet;
+    uint64_t end;
+    int r = 0;
+
+    if (!peer->rx_open && ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx) == 0)
+        peer->rx_open = peer->rx.after == peer->remote_received;
+    end = peer->rx_open ? peer->rx.head + peer->rx.mask + 1 : 0;
+    while (peer->rx_open && peer->rx.head < end && r == 0 && ivc_rx_peek(&peer->rx, packet) == 1) {
+        struct iovec iov[2] = {
+            { packet->head, packet->head_len }, { (void *)packet->body, packet->body_len },
+        };
+
+        r = ivc_backlog_add(&peer->unread, packet->tag, iov, 2);
+        ivc_rx_advance(&peer->rx);
+    }
+    if (peer->rx_open)
+        ivc_rx_close(&peer->rx);
+    peer->rx_open = false;
+    ivc_link_done(endpoint->home.region, peer->member.slot);
+    ivc_peer_detach(endpoint, peer);
+    ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, left ? "it left" : "its process died");
+    give_up(endpoint, peer, left && r == 0 ? NULL : "its process died");
+}
+
+void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    struct ivc_region *region = endpoint->home.region;
+    struct ivc_member *member = &peer->member;
+    enum ivc_member_fate fate;
+    enum ivc_link_word word;
+    uint64_t head = 0;
+
+    /* Its state first, then its line: the other way round the line could be opened, used and
+     * suspended between the two looks. */
+    fate = ivc_region_member_fate(region, member->slot, member->generation);
+    word = ivc_link_look(region, member->slot, &head);
+    if (word == IVC_LINK_SUSPENDED)
+        close_pair(endpoint, peer, head);
+    else if (fate == IVC_MEMBER_MOVED && word == IVC_LINK_NONE)
+        close_pair(endpoint, peer, 0);      /* it never knew us here, and has read nothing */
+    else if (fate != IVC_MEMBER_HERE)
+        take_last_packets(endpoint, peer, fate != IVC_MEMBER_DEAD);
+}
+
+/* Delivers what was kept; false when the adapter wants no more in this turn. */
+static bool deliver_unread(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    while (peer->unread.first && !endpoint->end_turn) {
+        struct ivc_kept *kept = peer->unread.first;
+        struct ivc_packet packet = {
+            .tag = kept->tag, .head = kept->bytes, .head_len = kept->len,
+        };
+
+        peer->stats.received_packets++;
+        peer->stats.received_bytes += kept->len;
+        endpoint->on_packet(endpoint->arg, peer, &packet);
+        /* The handler may have ended the peer. */
+        if (peer->unread.first)
+            ivc_backlog_drop_first(&peer->unread);
+    }
+    return !peer->unread.first;
+}
+
+/* Who is on the network now is watched there, and gets what is left over. */
+static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int r = 0;
+
+    if (ivc_peer_state(peer) == IVC_PEER_GONE)
+        return 0;
+    if (!deliver_unread(endpoint, peer)) {
+        ivc_store_relaxed(&endpoint->news, 1);
+        return 0;
+    }
+    if (peer->over) {
+        ivc_peer_end(endpoint, peer, peer->over_reason);
+        return 0;
+    }
+    if (ivc_peer_state(peer) != IVC_PEER_CLOSED || (peer->route && peer->unsent.packets == 0))
+        return 0;
+    ivc_endpoint_lock(endpoint);
+    r = ivc_remote_open_route(endpoint, peer);
+    if (r == 0)
+        ivc_route_watch(peer->route);
+    if (r == 0)
+        r = ivc_remote_push(endpoint, peer);
+    ivc_endpoint_unlock(endpoint);
+    if (r == IVC_E_FULL)
+        ivc_store_relaxed(&endpoint->news, 1);
+    else if (r != 0)
+        ivc_peer_end(endpoint, peer, ivc_error_text());
+    return 0;
+}
+
+void ivc_suspend_tell(struct ivc_endpoint *endpoint)
+{
+    ivc_store_relaxed(&endpoint->news, 0);
+    (void)ivc_peers_each(endpoint, tell);
+}
