@@ -14,7 +14,7 @@
 struct chain {
     int signal;
     ivc_chain_fn *fn;
-    struct sigaction before;    /* written before our handler is there, and by a handler for one use */
+    struct sigaction before;    /* written before ours is there; one for a single use is taken out */
     unsigned users;             /* under `lock` */
     bool installed;             /* under `lock`; it may be behind handlers that came later */
 };
@@ -128,4 +128,19 @@ void ivc_chain_remove(int number)
         }
     }
     pthread_mutex_unlock(&lock);
+}
+
+int ivc_thread_start(pthread_t *ret_thread, void *(*fn)(void *arg), void *arg)
+{
+    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL };
+    sigset_t all, old;
+    int r;
+
+    sigfillset(&all);
+    for (unsigned i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    r = pthread_create(ret_thread, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return r;
 }

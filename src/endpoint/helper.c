@@ -12,13 +12,13 @@
  */
 #include "endpoint/remote.h"
 
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/util.h"
 #include "channel/link.h"
 #include "region/order.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 
@@ -70,13 +70,15 @@ static void open_gate(struct ivc_endpoint *endpoint)
 /* What has to be done about an attached peer. */
 static bool is_to_suspend(struct ivc_helper *helper, struct ivc_peer *peer)
 {
+    struct ivc_region *region = helper->endpoint->home.region;
+    const struct ivc_member *member = &peer->member;
     enum ivc_peer_state state = ivc_peer_state(peer);
     uint64_t head;
 
-    return (state == IVC_PEER_CONNECTED || state == IVC_PEER_ACTIVE)
-           && (helper->leaving
-               || ivc_link_look(helper->endpoint->home.region, peer->member.slot, &head)
-                  == IVC_LINK_SUSPENDED);
+    if (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE)
+        return false;
+    return helper->leaving || ivc_link_look(region, member->slot, &head) == IVC_LINK_SUSPENDED
+           || ivc_region_member_fate(region, member->slot, member->generation) == IVC_MEMBER_MOVED;
 }
 
 /* Whether there is something to do, found out beside the application. */
@@ -213,6 +215,12 @@ static void look_for_region(struct ivc_helper *helper)
 
     if (r == 0)
         r = ivc_residence_open(endpoint, region, &residence);
+    /* It was pulled, and the order taken back, after we had mapped it and before we looked for orders:
+     * what we have joined is the place that we were to leave. */
+    if (r == 0 && (!ivc_region_is_named(region) || ivc_region_look_if_lost(region))) {
+        ivc_residence_close(&residence);
+        r = IVC_E_NOREGION;
+    }
     if (r != 0 && r != helper->refused && r != IVC_E_NOREGION)
         ivc_trace_event(endpoint, "refused", ivc_error_text());
     helper->refused = r;
@@ -274,20 +282,13 @@ static void *help(void *arg)
 static int start_thread(struct ivc_helper *helper)
 {
     pthread_condattr_t attributes;
-    sigset_t all, old;
-    int r;
 
     pthread_mutex_init(&helper->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&helper->wake, &attributes);
     pthread_condattr_destroy(&attributes);
-    /* The application's signals are the application's: the thread takes none of them. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    r = pthread_create(&helper->thread, NULL, help, helper);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return r;
+    return ivc_thread_start(&helper->thread, help, helper);
 }
 
 int ivc_helper_start(struct ivc_endpoint *endpoint)

@@ -21,7 +21,8 @@ static void heat(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     uint32_t coldest = 0;
 
-    if (peer->hot || !peer->rx_open)
+    /* A ring stays mapped while its pair is being suspended, and yet nothing of it is read. */
+    if (peer->hot || !peer->rx_open || ivc_peer_state(peer) == IVC_PEER_SUSPENDING)
         return;
     for (uint32_t i = 1; i < endpoint->n_hot; i++)
         if (endpoint->hot[i]->last_turn < endpoint->hot[coldest]->last_turn)
@@ -149,25 +150,31 @@ static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, uint32_t slot)
     return ivc_peer_is_attached(peer) ? peer : NULL;
 }
 
-static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+/* Takes what it sent before: it is still there, its memory rests in quarantine. */
+static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    enum ivc_peer_state state = ivc_peer_state(peer);
     uint64_t end = 0;
-    bool left;
 
-    /* One that is being suspended is the helper's. */
-    if ((state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE)
-        || ivc_region_member_check(endpoint->home.region, peer->member.slot, peer->member.generation,
-                                   &left) == 0)
-        return;
-    /* What it sent before is still there: its memory rests in quarantine. */
     ivc_poll_open_rx(endpoint, peer);
     if (peer->rx_open)
         end = peer->rx.head + peer->rx.mask + 1;    /* a full ring at most: it may live, unaware */
     do {
         endpoint->end_turn = false;     /* all of it: there is no later */
     } while (peer->rx_open && peer->rx.head < end && poll_peer(endpoint, peer) > 0);
-    ivc_peer_end(endpoint, peer, left ? NULL : "its process died");
+}
+
+static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    enum ivc_peer_state state = ivc_peer_state(peer);
+    enum ivc_member_fate fate;
+
+    if (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE)
+        return;     /* one that is being suspended is the helper's */
+    fate = ivc_region_member_fate(endpoint->home.region, peer->member.slot, peer->member.generation);
+    if (fate == IVC_MEMBER_HERE || (fate == IVC_MEMBER_MOVED && endpoint->helper))
+        return;     /* and so is one that has moved */
+    take_last_packets(endpoint, peer);
+    ivc_peer_end(endpoint, peer, fate == IVC_MEMBER_DEAD ? "its process died" : NULL);
 }
 
 static void on_ready(void *arg, uint32_t slot)

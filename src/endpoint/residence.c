@@ -216,7 +216,7 @@ int ivc_residence_move_out(struct ivc_endpoint *endpoint)
     free_tables(left);
     left->earlier = endpoint->left;
     endpoint->left = left;
-    endpoint->home = (struct ivc_residence){ .number = left->number };
+    endpoint->home = (struct ivc_residence){ .number = left->number + 1 };
     endpoint->ready_summary = &nobody_rings;
     endpoint->n_hot = endpoint->n_cooled = 0;
     (void)ivc_peers_each(endpoint, forget_spent);

@@ -150,7 +150,7 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         ivc_peer_end(endpoint, peer, peer->over_reason);
         return 0;
     }
-    if (ivc_peer_state(peer) != IVC_PEER_CLOSED || (peer->route && peer->unsent.packets == 0))
+    if (peer->unsent.packets == 0 && (ivc_peer_state(peer) != IVC_PEER_CLOSED || peer->route))
         return 0;
     ivc_endpoint_lock(endpoint);
     r = ivc_remote_open_route(endpoint, peer);

@@ -10,12 +10,12 @@
  */
 #include "endpoint/remote.h"
 
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/util.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -142,7 +142,6 @@ static void *watch(void *arg)
 static int start_watcher(struct ivc_endpoint *endpoint)
 {
     struct ivc_watcher *watcher = calloc(1, sizeof *watcher);
-    sigset_t all, old;
     int r;
 
     if (!watcher)
@@ -153,11 +152,7 @@ static int start_watcher(struct ivc_endpoint *endpoint)
     if (r == 0) {
         pthread_mutex_init(&watcher->lock, NULL);
         pthread_cond_init(&watcher->changed, NULL);
-        /* The application's signals are the application's: the thread takes none of them. */
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old);
-        r = pthread_create(&watcher->thread, NULL, watch, watcher);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        r = ivc_thread_start(&watcher->thread, watch, watcher);
         if (r != 0)
             close(watcher->event);
     }

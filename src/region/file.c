@@ -148,6 +148,24 @@ static int file_map(const char *name, struct ivc_mapping *ret_mapping)
     return 0;
 }
 
+/* A file may be shortened while it is mapped; devices are not taken away. */
+static bool file_is_there(const char *name, const struct ivc_mapping *mapping)
+{
+    int fd = ivc_mapping_fd(mapping);
+    struct stat st;
+
+    (void)name;     /* unlinked or replaced: what is mapped is still the same file */
+    return fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)
+           || (uint64_t)st.st_size >= mapping->size;
+}
+
+static bool file_is_named(const char *name, const struct ivc_mapping *mapping)
+{
+    struct stat st;
+
+    return stat(name, &st) == 0 && st.st_dev == mapping->dev && st.st_ino == mapping->ino;
+}
+
 static void file_find(void (*found)(void *, const struct ivc_mechanism *, const char *),
                       void (*refused)(void *, const struct ivc_mechanism *, const char *,
                                       const char *),
@@ -167,4 +185,6 @@ const struct ivc_mechanism ivc_mechanism_file = {
     .name = "file",
     .find = file_find,
     .map = file_map,
+    .is_there = file_is_there,
+    .is_named = file_is_named,
 };

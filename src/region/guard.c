@@ -5,11 +5,11 @@
  */
 #include "region/internal.h"
 
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/util.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 
 enum { OTHERS_PER_BEAT = 16 };
@@ -83,6 +83,10 @@ static void *guard_main(void *arg)
     struct ivc_layout_member *own = ivc_region_slot(region, region->self.slot);
 
     do {
+        if (ivc_region_look_if_lost(region)) {
+            ivc_store_relaxed(&region->alarm, 1);
+            continue;
+        }
         /* Relaxed: the count itself is the message. */
         ivc_store_relaxed(&own->heartbeat, ivc_load_relaxed(&own->heartbeat) + 1);
         if (ivc_region_is_evicted(region))
@@ -94,26 +98,13 @@ static void *guard_main(void *arg)
     return NULL;
 }
 
-static int start_thread(struct ivc_region *region)
-{
-    sigset_t all, old;
-    int r;
-
-    /* The application's signals are the application's: the thread takes none of them. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    r = pthread_create(&region->guard, NULL, guard_main, region);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return r;
-}
-
 int ivc_guard_start(struct ivc_region *region)
 {
     int r;
 
     region->guard_stop = false;
     ivc_store_relaxed(&region->spread, region->self.slot);
-    r = start_thread(region);
+    r = ivc_thread_start(&region->guard, guard_main, region);
     if (r != 0)
         return ivc_error_set(-r, "region %s: cannot start the helper thread: %s", region->name,
                              strerror(r));

@@ -1,10 +1,10 @@
 /*
- * Identity: who this process is, in which kernel and in which guest, and whether a process of our own
- * kernel still exists.
+ * Identity: who this process is, in which kernel and in which guest, and whether a process of our
+ * own kernel still exists.
  *
- * A kernel is told by its boot id.  A guest is told by `vm`, which whoever asks a guest to leave must
- * be able to name from outside: what the administrator called it, else the UUID that its hypervisor
- * gave it, else its boot id.
+ * A kernel is told by its boot id.  A guest is told by `vm`, which whoever asks a guest to leave
+ * must be able to name from outside: what the administrator called it, else the UUID that its
+ * hypervisor gave it, else its boot id.
  */
 #include "region/internal.h"
 

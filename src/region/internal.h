@@ -40,6 +40,7 @@ struct ivc_region {
     ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
     struct ivc_lent lent;
     uint64_t last_beat_ms;          /* the guard's */
+    uint64_t uuid[2], epoch;        /* as they were when we opened: others are another region */
     struct ivc_order_watch orders;  /* of whoever calls ivc_region_orders_look() */
 
     /* Taken by sharers and by the guard's reclaiming.  Never held while waiting. */

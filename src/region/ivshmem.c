@@ -109,8 +109,24 @@ static int ivshmem_map(const char *name, struct ivc_mapping *ret_mapping)
     return 0;
 }
 
+/* A device that was pulled takes its folder along; one put in its place has other inodes.  (The
+ * kernel may leave the mapping as it is, and loads from it give zeroes or ones: no fault tells.) */
+static bool ivshmem_is_there(const char *name, const struct ivc_mapping *mapping)
+{
+    const char *address = strncmp(name, "pci:", 4) == 0 ? name + 4 : name;
+    struct stat st;
+    char path[320];
+
+    snprintf(path, sizeof path, PCI_DEVICES "/%s/resource2", address);
+    if (stat(path, &st) < 0)
+        return errno != ENOENT;
+    return st.st_dev == mapping->dev && st.st_ino == mapping->ino;
+}
+
 const struct ivc_mechanism ivc_mechanism_ivshmem = {
     .name = "ivshmem",
     .find = ivshmem_find,
     .map = ivshmem_map,
+    .is_there = ivshmem_is_there,
+    .is_named = ivshmem_is_there,
 };

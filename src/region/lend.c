@@ -66,8 +66,11 @@ int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
     if (size == 0)
         return ivc_error_set(-EINVAL, "region %s: 0 bytes were asked for; at least 1", region->name);
     if (region->retired)
-        return ivc_error_set(IVC_E_NOREGION, "region %s: this process has let go of it, because the "
-                             "host asked its guest to", region->name);
+        return ivc_error_set(IVC_E_NOREGION, "region %s: this process has let go of it, because "
+                             "the host asked its guest to", region->name);
+    if (ivc_region_is_lost(region))
+        return ivc_error_set(IVC_E_NOREGION, "region %s: its memory was taken away under this "
+                             "process", region->name);
     if (ivc_region_is_evicted(region))
         return ivc_error_set(IVC_E_GONE, "region %s: this process stood still for so long that the "
                              "others took it for dead; start it again", region->name);

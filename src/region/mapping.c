@@ -1,8 +1,8 @@
 /*
  * Mappings: made, made once more, taken away; and how they behave.
  *
- * The descriptor of what is mapped is kept, and never believed: an application may close all that it
- * did not open, and get the same number for a file of its own.
+ * The descriptor of what is mapped is kept, and never believed: an application may close all that
+ * it did not open, and get the same number for a file of its own.
  *
  * How a mapping behaves: write-back memory answers a second load of a line from the cache; uncached
  * and write-combining mappings go to the device or to memory every time.
@@ -83,38 +83,44 @@ int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping)
     mapping.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);     /* so that 0 can say "none" */
     if (mapping.fd < 0)
         mapping.fd = 0;     /* it is a help only */
+    mapping.fault = ivc_fault_cover(mapping.memory, size);
     mapping.speed = ivc_mapping_measure(mapping.memory, size);
     *ret_mapping = mapping;
     return 0;
 }
 
-static bool fd_is_ours(const struct ivc_mapping *mapping)
+int ivc_mapping_fd(const struct ivc_mapping *mapping)
 {
     struct stat st;
 
     return mapping->fd > 0 && fstat(mapping->fd, &st) == 0 && st.st_dev == mapping->dev
-           && st.st_ino == mapping->ino;
+           && st.st_ino == mapping->ino ? mapping->fd : -1;
 }
 
 void *ivc_mapping_again(const struct ivc_mapping *mapping)
 {
+    int fd = ivc_mapping_fd(mapping);
     void *memory;
 
-    if (!fd_is_ours(mapping))
+    if (fd < 0)
         return NULL;
-    memory = mmap(NULL, mapping->size, PROT_READ | PROT_WRITE, MAP_SHARED, mapping->fd, 0);
+    memory = mmap(NULL, mapping->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
 void ivc_mapping_forget_fd(struct ivc_mapping *mapping)
 {
-    if (fd_is_ours(mapping))
-        close(mapping->fd);
+    int fd = ivc_mapping_fd(mapping);
+
+    if (fd >= 0)
+        close(fd);
     mapping->fd = 0;
 }
 
 void ivc_mapping_free(struct ivc_mapping *mapping)
 {
+    ivc_fault_uncover(mapping->fault);
+    mapping->fault = NULL;
     if (mapping->memory)
         munmap(mapping->memory, mapping->size);
     ivc_mapping_forget_fd(mapping);

@@ -7,6 +7,7 @@
 #ifndef IVC_REGION_MECHANISM_H
 #define IVC_REGION_MECHANISM_H
 
+#include "region/fault.h"
 #include "region/region.h"
 
 struct ivc_mapping {
@@ -15,6 +16,7 @@ struct ivc_mapping {
     struct ivc_mapping_speed speed;
     int fd;                 /* what is mapped; 0: not kept */
     uint64_t dev, ino;      /* its identity: the application may have closed our descriptor */
+    struct ivc_fault_range *fault;  /* covers it; NULL: nothing does */
 };
 
 struct ivc_mechanism {
@@ -29,6 +31,11 @@ struct ivc_mechanism {
 
     /* Maps the candidate read-write and measures it.  Negative errno, with a text. */
     int (*map)(const char *name, struct ivc_mapping *ret_mapping);
+
+    /* Whether what was mapped is still there, as far as can be told without touching it. */
+    bool (*is_there)(const char *name, const struct ivc_mapping *mapping);
+    /* Whether the name still leads there: of another one, it may be another host's. */
+    bool (*is_named)(const char *name, const struct ivc_mapping *mapping);
 };
 
 extern const struct ivc_mechanism ivc_mechanism_file;
@@ -37,6 +44,8 @@ extern const struct ivc_mechanism *const ivc_mechanisms[];     /* NULL at the en
 
 /* Maps what `fd` stands for, measures it and keeps a descriptor of it.  Negative errno, no text. */
 int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping);
+/* The descriptor of what is mapped, if it still is that; -1. */
+int ivc_mapping_fd(const struct ivc_mapping *mapping);
 /* The same memory once more, at another place; NULL when the descriptor is no longer ours. */
 void *ivc_mapping_again(const struct ivc_mapping *mapping);
 void ivc_mapping_forget_fd(struct ivc_mapping *mapping);

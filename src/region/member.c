@@ -50,8 +50,8 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
 int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
                             bool *ret_left)
 {
-    /* Acquire: pairs with the release of LEFT in ivc_region_leave(); all that was sent before is
-     * visible to whoever then looks into the ring for the last time. */
+    /* Acquire: pairs with the release of LEFT in ivc_member_mark_left(); all that was sent
+     * before is visible to whoever then looks into the ring for the last time. */
     uint64_t state = ivc_load_acquire(&ivc_region_slot(region, slot)->state);
 
     if (state == ivc_layout_state(generation, IVC_PHASE_ACTIVE))

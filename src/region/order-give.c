@@ -1,15 +1,16 @@
 /*
  * Giving orders: see order.h.
  *
- * A place is taken by compare-and-swap from free, so nothing needs cleaning: a giver that died leaves
- * a void order, whose place the next one takes who finds no free one.
+ * A place is taken by compare-and-swap from free, so nothing needs cleaning: a giver that died
+ * leaves a void order, whose place the next one takes who finds no free one.
  *
  * Of two who ask the same at once, one is refused.  An order whose heartbeat is still 0 is a
  * *candidate*: its giver has not looked at the others yet.  Whoever becomes a candidate looks after
  * that (there is a full fence between the two), so of two at least one sees the other.  A candidate
- * gives way to an order that beats; it waits some beats for one in a lower place to begin with that,
- * and shorter for one in a higher place.  Should a giver be held up for longer than that between its
- * look and its first beat, both orders stand, which does no harm: a guest stays away while one does.
+ * gives way to an order that beats; it waits some beats for one in a lower place to begin with
+ * that, and shorter for one in a higher place.  Should a giver be held up for longer than that
+ * between its look and its first beat, both orders stand, which does no harm: a guest stays away
+ * while one does.
  */
 #include "region/order.h"
 
@@ -35,7 +36,8 @@ static bool take_place(struct ivc_order *order, uint64_t before, uint64_t vm)
     /* Acquire: pairs with the release in ivc_order_withdraw(): what was there is before ours. */
     if (!ivc_cas(&place->state, before, order_state(serial, IVC_ORDER_WRITING)))
         return false;
-    /* Pairs with the acquire fence in look_at() (order.c): who sees our vm sees that state changed. */
+    /* Pairs with the acquire fence in look_at() (order.c): who sees our vm sees that state
+     * changed. */
     atomic_thread_fence(memory_order_release);
     ivc_store_relaxed(&place->vm, vm);          /* both are published with the state */
     ivc_store_relaxed(&place->heartbeat, 0);
@@ -86,15 +88,15 @@ static int take_patiently(struct ivc_order *order, uint64_t vm)
             return 0;
         ivc_sleep_ms(LOOK_MS);
     } while (ivc_now_ms() < deadline);
-    return ivc_error_set(-ENOSPC, "region %s: %d guests are asked to leave it at this moment, more are "
-                         "not possible; wait for one of them", order->region->name,
+    return ivc_error_set(-ENOSPC, "region %s: %d guests are asked to leave it at this moment, more "
+                         "are not possible; wait for one of them", order->region->name,
                          IVC_LAYOUT_ORDERS);
 }
 
 /* What another order for the same guest is to us. */
 enum rival {
     RIVAL_NONE,
-    RIVAL_ABOVE,        /* a candidate in a higher place: it gives way, unless it has looked before us */
+    RIVAL_ABOVE,        /* a candidate in a higher place: gives way, unless it looked before us */
     RIVAL_MAY_LIVE,     /* we give way if its heart moves */
     RIVAL_LIVES,
 };

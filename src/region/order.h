@@ -3,9 +3,9 @@
  * pulled.  Orders lie in the region's header page (layout.h); guests look at them, nobody is sent
  * anything.
  *
- * An order is valid while its heartbeat moves.  One whose heartbeat stood still for the region's lease,
- * by the looker's own clock, is void: whoever asked died.  On first sight it is valid.  What a
- * scribbling member can do with all this is to make guests leave the region for the network.
+ * An order is valid while its heartbeat moves.  One whose heartbeat stood still for the region's
+ * lease, by the looker's own clock, is void: whoever asked died.  On first sight it is valid.  What
+ * a scribbling member can do with all this is to make guests leave the region for the network.
  */
 #ifndef IVC_REGION_ORDER_H
 #define IVC_REGION_ORDER_H
@@ -35,8 +35,8 @@ bool ivc_region_has_orders(const struct ivc_region *region);
 
 /*
  * For a process without a region that waits for one: as ivc_region_open(), but IVC_E_NOREGION, and
- * nothing is kept, while the region has a valid order for our own guest.  `watch` is zero at first and
- * the same for all calls: it remembers how long an order's heartbeat has stood still.
+ * nothing is kept, while the region has a valid order for our own guest.  `watch` is zero at first
+ * and the same for all calls: it remembers how long an order's heartbeat has stood still.
  */
 int ivc_region_open_unordered(const char *name, struct ivc_order_watch *watch,
                               struct ivc_region **ret_region);
@@ -50,9 +50,9 @@ struct ivc_order {
 
 /*
  * Asks the processes of guest `vm` to leave; from now on the giver beats, ten times a second.
- * -EALREADY: somebody else asks the same; -ENOSPC: all places are taken by others who live.  Takes up
- * to half a second when it finds another order for that guest, and up to the lease when all places are
- * taken.
+ * -EALREADY: somebody else asks the same; -ENOSPC: all places are taken by others who live.  Takes
+ * up to half a second when it finds another order for that guest, and up to the lease when all
+ * places are taken.
  */
 int ivc_order_give(struct ivc_region *region, uint64_t vm, struct ivc_order *ret_order);
 /* IVC_E_GONE: we stood still for so long that the order was taken for void. */

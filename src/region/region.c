@@ -27,6 +27,7 @@ static int lock_init(struct ivc_region *region)
 
 static int tables_init(struct ivc_region *region)
 {
+    const struct ivc_layout_header *header = region->mapping.memory;
     uint32_t capacity = region->geometry.capacity;
 
     region->sights = calloc(capacity, sizeof *region->sights);
@@ -35,9 +36,12 @@ static int tables_init(struct ivc_region *region)
         return ivc_error_set(-ENOMEM, "region %s: out of memory for its tables", region->name);
     region->blocks.owners = (ivc_atomic_u32 *)(window(region) + region->geometry.owners);
     region->blocks.n = region->geometry.n_blocks;
-    region->lease_ms = ivc_load_relaxed(
-        &((struct ivc_layout_header *)region->mapping.memory)->lease_ms);
+    region->lease_ms = ivc_load_relaxed(&header->lease_ms);
     ivc_member_describe_self(&region->identity);
+    for (unsigned i = 0; i < 2; i++)
+        region->uuid[i] = ivc_load_relaxed(&header->uuid[i]);
+    region->epoch = ivc_load_relaxed(&header->epoch);
+    ivc_fault_tell(region->mapping.fault, &region->alarm);
     return lock_init(region);
 }
 
@@ -75,6 +79,37 @@ void ivc_region_free(struct ivc_region *region)
     free(region->sights);
     free(region->watched);
     free(region);
+}
+
+/* Cleared, overwritten, or no memory at all any more: pulled devices answer with zeroes or ones. */
+static bool header_is_ours(const struct ivc_region *region)
+{
+    const struct ivc_layout_header *header = region->mapping.memory;
+
+    /* Relaxed: the values themselves are compared, nothing is read because of them. */
+    return ivc_load_relaxed(&header->magic) == IVC_LAYOUT_MAGIC
+           && ivc_load_relaxed(&header->uuid[0]) == region->uuid[0]
+           && ivc_load_relaxed(&header->uuid[1]) == region->uuid[1]
+           && ivc_load_relaxed(&header->epoch) == region->epoch;
+}
+
+bool ivc_region_is_lost(const struct ivc_region *region)
+{
+    return ivc_fault_has_been(region->mapping.fault);
+}
+
+bool ivc_region_look_if_lost(struct ivc_region *region)
+{
+    if (!region->retired && !ivc_region_is_lost(region)
+        && (!region->mechanism->is_there(region->name, &region->mapping)
+            || !header_is_ours(region)))
+        ivc_fault_replace(region->mapping.fault);
+    return ivc_region_is_lost(region);
+}
+
+bool ivc_region_is_named(const struct ivc_region *region)
+{
+    return region->mechanism->is_named(region->name, &region->mapping);
 }
 
 void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info)

@@ -83,17 +83,29 @@ void ivc_region_leave(struct ivc_region *region);
 
 /*
  * Leaves, and lets go of the memory itself, because its device will be pulled: in its place, at the
- * same addresses, there is private memory with what was ours (all else reads as zero).  So buffers and
- * lent memory stay valid; a thread that stores into lent memory at that moment is made to wait until
- * its store goes to the new place.  (A system call that writes there in that time fails with EFAULT;
- * a thread that stores there while it blocks SIGSEGV ends the process.)  Afterwards nothing of the
- * device or file is mapped or open, locate answers IVC_E_NOREGION, lend IVC_E_NOREGION, take_back
- * works, and join, share, map and reach are not called any more.  The caller sees to it that peers
- * have ended their channels with us and nobody else calls the region meanwhile.  On failure, which
- * has a text, everything is as before.
+ * same addresses, there is private memory with what was ours (all else reads as zero).  So buffers
+ * and lent memory stay valid; a thread that stores into lent memory at that moment is made to wait
+ * until its store goes to the new place.  (A system call that writes there in that time fails with
+ * EFAULT; a thread that stores there while it blocks SIGSEGV ends the process.)  Afterwards nothing
+ * of the device or file is mapped or open, locate answers IVC_E_NOREGION, lend IVC_E_NOREGION,
+ * take_back works, and join, share, map and reach are not called any more.  The caller sees to it
+ * that peers have ended their channels with us and nobody else calls the region meanwhile.  On
+ * failure, which has a text, everything is as before.
  */
 int ivc_region_retire(struct ivc_region *region);
 bool ivc_region_is_retired(const struct ivc_region *region);
+
+/*
+ * The memory was taken away without asking (a device pulled, a file truncated, a region cleared by
+ * somebody): at its place there are zero pages of our own, and nobody else is in them.  Found by a
+ * fault, or by the helper thread within a beat, which raises the alarm; threads that block SIGBUS
+ * must not touch the region.  Then only leave, retire, take_back and free make sense.
+ */
+bool ivc_region_is_lost(const struct ivc_region *region);
+/* Looks now, by system calls: for one who has just read nonsense. */
+bool ivc_region_look_if_lost(struct ivc_region *region);
+/* Whether its name still leads to it: for one who has just joined, while devices come and go. */
+bool ivc_region_is_named(const struct ivc_region *region);
 
 /* Identity of our guest, by which it is asked to leave: of IVC_VM if that is set, else of the UUID
  * that its hypervisor gave it, else of its boot id.  Never 0. */
@@ -176,10 +188,11 @@ int ivc_region_reach(struct ivc_region *region, uint32_t slot, uint64_t handle, 
                      void **ret_memory);
 
 /*
- * Memory of ours for the application: whole pages, zeroed, which others may be told of by any member
- * of this process.  Waits as ivc_region_wait_for_memory() when the region is full.  IVC_E_NOSPACE;
- * IVC_E_GONE: we are evicted.  What is not taken back stays ours until we leave or die, and is used
- * again when nobody has a channel with any member of this process.  IVC_E_NOREGION: retired.
+ * Memory of ours for the application: whole pages, zeroed, which others may be told of by any
+ * member of this process.  Waits as ivc_region_wait_for_memory() when the region is full.
+ * IVC_E_NOSPACE; IVC_E_GONE: we are evicted.  What is not taken back stays ours until we leave or
+ * die, and is used again when nobody has a channel with any member of this process.
+ * IVC_E_NOREGION: retired.
  */
 int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory);
 /* Nobody may use it any more, here or elsewhere.  -EINVAL: it was not lent. */

@@ -3,15 +3,15 @@
  *
  * The window is replaced by private memory in one step (mremap(2) over it), after what was ours has
  * been copied there.  Between copying and replacing nobody may store into what was copied, and the
- * application may have memory of ours, into which it stores whenever it likes.  So for that time the
- * window is read-only here, and a thread whose store faults waits in the signal handler until it can
- * store into the private memory.  What we ourselves must still write (that we have left) goes through a
- * second mapping.
+ * application may have memory of ours, into which it stores whenever it likes.  So for that time
+ * the window is read-only here, and a thread whose store faults waits in the signal handler until
+ * it can store into the private memory.  What we ourselves must still write (that we have left)
+ * goes through a second mapping.
  *
  * Invariant: a store to lent memory is either copied or made to the private memory, never lost.
  *
- * The handler stays until the region is freed: a thread may have faulted and not be in the handler yet
- * when all is over.  It then finds the private memory and tries again.
+ * The handler stays until the region is freed: a thread may have faulted and not be in the handler
+ * yet when all is over.  It then finds the private memory and tries again.
  */
 #include "region/internal.h"
 
@@ -98,8 +98,8 @@ static void range_give(const struct ivc_mapping *mapping)
             ivc_store_relaxed(&ranges[i].start, 0);
 }
 
-/* Memory of ours: what the owner words say, and what was lent whatever they say, since a neighbour may
- * have overwritten them. */
+/* Memory of ours: what the owner words say, and what was lent whatever they say, since a
+ * neighbour may have overwritten them. */
 static void copy_own(const struct ivc_region *region, char *to)
 {
     const struct ivc_window_geometry *g = &region->geometry;
@@ -137,7 +137,9 @@ static void leave_through(const struct ivc_region *region, void *second)
     /* Relaxed: published with LEFT. */
     ivc_store_relaxed(&ivc_region_slot(&view, view.self.slot)->features,
                       view.self.features | IVC_FEATURE_MOVED);
+    view.mapping.fault = ivc_fault_cover(second, view.mapping.size);    /* it may be pulled now */
     ivc_member_mark_left(&view);
+    ivc_fault_uncover(view.mapping.fault);
 }
 
 /* The window is read-only from here to its end. */
@@ -168,11 +170,19 @@ static int guard_stores(struct ivc_region *region)
         return r;
     if (!range_take(&region->mapping)) {
         ivc_chain_remove(SIGSEGV);
-        return ivc_error_set(-ENOSPC, "region %s: %d regions were let go of in this process and are "
-                             "still in use", region->name, RANGES);
+        return ivc_error_set(-ENOSPC, "region %s: %d regions were let go of in this process and "
+                             "are still in use", region->name, RANGES);
     }
     region->stores_guarded = true;
     return 0;
+}
+
+/* What is at the window's place is private memory. */
+static void let_go(struct ivc_region *region)
+{
+    ivc_fault_uncover(region->mapping.fault);
+    region->mapping.fault = NULL;
+    ivc_mapping_forget_fd(&region->mapping);
 }
 
 /* With all that is needed at hand: nothing that can fail comes after the window is replaced. */
@@ -197,7 +207,7 @@ static int retire(struct ivc_region *region, void *second, void *private)
     if (joined)
         leave_through(region, second);
     munmap(second, region->mapping.size);
-    ivc_mapping_forget_fd(&region->mapping);
+    let_go(region);
     return 0;
 }
 
@@ -209,6 +219,13 @@ int ivc_region_retire(struct ivc_region *region)
 
     if (region->retired)
         return 0;
+    if (ivc_region_look_if_lost(region)) {
+        ivc_guard_stop(region);
+        region->retired = true;
+        region->joined = false;
+        let_go(region);
+        return 0;
+    }
     second = ivc_mapping_again(&region->mapping);
     if (!second)
         return ivc_error_set(-EBADF, "region %s: cannot map it once more: the descriptor that was "
@@ -216,8 +233,8 @@ int ivc_region_retire(struct ivc_region *region)
     private = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
     if (private == MAP_FAILED) {
-        r = ivc_error_set(-errno, "region %s: no %llu bytes of address space to put in its place: %s",
-                          region->name, (unsigned long long)size, strerror(errno));
+        r = ivc_error_set(-errno, "region %s: no %llu bytes of address space to put in its place: "
+                          "%s", region->name, (unsigned long long)size, strerror(errno));
         munmap(second, size);
         return r;
     }

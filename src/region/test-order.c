@@ -1,5 +1,6 @@
 /*
- * Tests of orders: who is asked, when an order is void, who is refused, and what scribbled orders do.
+ * Tests of orders: who is asked, when an order is void, who is refused, and what scribbled orders
+ * do.
  */
 #include "check.h"
 

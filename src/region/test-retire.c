@@ -1,6 +1,6 @@
 /*
- * Tests of retiring: what stays in memory and what does not, that no store is lost while the window is
- * replaced, and that faults which are not ours reach whom they concern.
+ * Tests of retiring: what stays in memory and what does not, that no store is lost while the window
+ * is replaced, and that faults which are not ours reach whom they concern.
  */
 #include "check.h"
 
@@ -74,7 +74,8 @@ static void test_retire(void)
             CHECK_EQ(((uint8_t *)share.memory)[i], 0x5a);
         for (size_t i = 0; i < 3 * PAGE; i++)
             CHECK_EQ(((uint8_t *)memory)[i], 0xa5);
-        /* Others see that it has left, and that it holds nothing; what it stores now they do not. */
+        /* Others see that it has left, and that it holds nothing; what it stores now they do
+         * not. */
         CHECK_EQ(ivc_region_member_check(watcher, self.slot, self.generation, &left), IVC_E_GONE);
         CHECK(left);
         CHECK_EQ(ivc_region_free_bytes(watcher), free_before);
@@ -98,7 +99,8 @@ static void test_retire(void)
     CHECK_EQ(open_files(), files);
 }
 
-/* Not joined, and with a peer that still reads: its memory is not used again before that is over. */
+/* Not joined, and with a peer that still reads: its memory is not used again before that is
+ * over. */
 static void test_still_read(void)
 {
     const char *path = check_file(0, SIZE);
@@ -161,8 +163,8 @@ static uint64_t sum(const struct writer *writer)
     return total;
 }
 
-/* Each round: threads count in lent memory while the region retires under them.  A store that went to
- * the window after it was copied, or was dropped, is missing from the sum. */
+/* Each round: threads count in lent memory while the region retires under them.  A store that
+ * went to the window after it was copied, or was dropped, is missing from the sum. */
 static void test_no_store_lost(void)
 {
     const char *path = check_file(0, SIZE);

@@ -1,0 +1,257 @@
+/* The guests in a region: see guests.h. */
+#include "guests.h"
+
+#include "base/error.h"
+#include "base/util.h"
+#include "region/internal.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+
+enum { SILENT_MS = 1000 };      /* ten beats that did not come: worth saying */
+
+int people_open(struct ivc_region *region, struct people *ret_people)
+{
+    struct people people = { .region = region, .n_slots = ivc_region_capacity(region) };
+    struct ivc_region_info info;
+
+    ivc_region_info(region, &info);
+    people.lease_ms = info.lease_ms;
+    people.slots = calloc(people.n_slots, sizeof *people.slots);
+    if (!people.slots)
+        return ivc_error_set(-ENOMEM, "out of memory");
+    *ret_people = people;
+    return 0;
+}
+
+void people_free(struct people *people)
+{
+    free(people->slots);
+    people->slots = NULL;
+}
+
+static void look_at(struct people *people, uint32_t slot, uint64_t now)
+{
+    struct person *person = &people->slots[slot];
+    uint32_t generation = person->member.generation;
+    /* Relaxed: only whether it moves counts. */
+    uint64_t heartbeat = ivc_load_relaxed(&ivc_region_slot(people->region, slot)->heartbeat);
+
+    person->present = ivc_region_member(people->region, slot, &person->member) == 0;
+    if (!person->present)
+        return;
+    if (person->since_ms == 0 || generation != person->member.generation
+        || heartbeat != person->heartbeat) {
+        person->heartbeat = heartbeat;
+        person->since_ms = now;
+    }
+    person->present = now - person->since_ms < people->lease_ms;
+}
+
+void people_look(struct people *people)
+{
+    uint64_t now = ivc_now_ms();
+
+    for (uint32_t slot = 0; slot < people->n_slots; slot++)
+        look_at(people, slot, now);
+}
+
+bool person_is_of(const struct person *person, const uint64_t *vms, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (person->member.vm == vms[i])
+            return true;
+    return false;
+}
+
+/* 16 hexadecimal digits, as they are printed. */
+static bool read_identity(const char *text, uint64_t *ret_vm)
+{
+    if (strlen(text) != 16 || strspn(text, "0123456789abcdefABCDEF") != 16)
+        return false;
+    *ret_vm = strtoull(text, NULL, 16);
+    return true;
+}
+
+/* A name in IVC_VM counts as it is written, a UUID in lower case. */
+static uint64_t identity_of(const char *text)
+{
+    char lower[37] = "";
+
+    if (strlen(text) != 36 || strspn(text, "0123456789abcdefABCDEF-") != 36)
+        return ivc_vm_of(text);
+    for (unsigned i = 0; i < 36; i++)
+        lower[i] = (char)tolower((unsigned char)text[i]);
+    return ivc_vm_of(lower);
+}
+
+static bool is_there(const struct people *people, uint64_t vm)
+{
+    for (uint32_t i = 0; i < people->n_slots; i++)
+        if (people->slots[i].present && people->slots[i].member.vm == vm)
+            return true;
+    return false;
+}
+
+/* Every identity under that host name.  A guest may have two, when some of its processes may
+ * read the UUID of the machine and some may not; two guests of one name are a question. */
+static int named_as_host(const struct people *people, const char *host, uint64_t *ret_vms)
+{
+    const struct ivc_member *first = NULL;
+    unsigned n = 0;
+
+    for (uint32_t i = 0; i < people->n_slots; i++) {
+        const struct ivc_member *member = &people->slots[i].member;
+
+        if (!people->slots[i].present || strcmp(member->host, host) != 0)
+            continue;
+        if (first && memcmp(first->boot_id, member->boot_id, sizeof first->boot_id) != 0)
+            return ivc_error_set(-ENOTUNIQ, "several machines call themselves '%s'; say which by "
+                                 "its identity ('ivc_suspend --list' shows them)", host);
+        first = member;
+        if (!person_is_of(&people->slots[i], ret_vms, n) && n < GUESTS_MAX)
+            ret_vms[n++] = member->vm;
+    }
+    return (int)n;
+}
+
+int guests_named(const struct people *people, const char *text, uint64_t ret_vms[GUESTS_MAX])
+{
+    int n;
+
+    if (read_identity(text, &ret_vms[0]) && is_there(people, ret_vms[0]))
+        return 1;
+    if (is_there(people, identity_of(text))) {
+        ret_vms[0] = identity_of(text);
+        return 1;
+    }
+    n = named_as_host(people, text, ret_vms);
+    if (n != 0)
+        return n;
+    if (!read_identity(text, &ret_vms[0]))
+        ret_vms[0] = identity_of(text);
+    return 1;
+}
+
+bool person_has_rank(const struct person *person)
+{
+    return person->member.client_id != person->member.pid;
+}
+
+/* A host name is what some process wrote: it must not do things to a terminal. */
+static void printable(const char *text, char *ret_text, size_t size)
+{
+    size_t i;
+
+    for (i = 0; text[i] && i + 1 < size; i++)
+        ret_text[i] = isprint((unsigned char)text[i]) ? text[i] : '?';
+    ret_text[i] = '\0';
+}
+
+void person_name(const struct person *person, char *ret_name, size_t size)
+{
+    char host[sizeof person->member.host];
+
+    printable(person->member.host, host, sizeof host);
+    if (person_has_rank(person))
+        snprintf(ret_name, size, "rank %u on %s (pid %u)", person->member.client_id, host,
+                 person->member.pid);
+    else
+        snprintf(ret_name, size, "process %u on %s", person->member.pid, host);
+}
+
+/* What one member tells another; NULL when that is not in the region. */
+static const struct ivc_layout_link *line_of(const struct people *people, uint32_t from,
+                                             uint32_t to)
+{
+    uint64_t links = ivc_load_relaxed(&ivc_region_slot(people->region, from)->links);
+    const void *table;
+
+    if (ivc_region_map(people->region, from, links,
+                       people->n_slots * sizeof(struct ivc_layout_link), &table) != 0)
+        return NULL;
+    return (const struct ivc_layout_link *)table + to;
+}
+
+enum line { LINE_NONE, LINE_OPEN, LINE_SUSPENDED };
+
+static enum line line_state(const struct people *people, const struct person *from,
+                            const struct person *to)
+{
+    const struct ivc_layout_link *line = line_of(people, from->member.slot, to->member.slot);
+
+    /* Relaxed: nothing is read because of it. */
+    if (!line || ivc_load_relaxed(&line->generation) != to->member.generation)
+        return LINE_NONE;
+    return ivc_load_relaxed(&line->suspended) ? LINE_SUSPENDED : LINE_OPEN;
+}
+
+static bool knows_orders(const struct person *person)
+{
+    return (person->member.features & IVC_FEATURE_ORDERS) != 0;
+}
+
+bool person_is_too_old(const struct people *people, const struct person *person,
+                       const uint64_t *vms, unsigned n)
+{
+    if (!person->present || knows_orders(person))
+        return false;
+    if (person_is_of(person, vms, n))
+        return true;
+    for (uint32_t i = 0; i < people->n_slots; i++) {
+        const struct person *other = &people->slots[i];
+
+        if (other->present && person_is_of(other, vms, n)
+            && (line_state(people, person, other) != LINE_NONE
+                || line_state(people, other, person) != LINE_NONE))
+            return true;
+    }
+    return false;
+}
+
+static bool is_silent(const struct person *person)
+{
+    return ivc_now_ms() - person->since_ms >= SILENT_MS;
+}
+
+/* The first peer that has not done its part; NULL: there is none. */
+static const struct person *holdup(const struct people *people, const struct person *person,
+                                   bool *ret_own)
+{
+    const struct person *found = NULL;
+
+    for (uint32_t i = 0; i < people->n_slots; i++) {
+        const struct person *peer = &people->slots[i];
+
+        if (peer == person || !peer->present)
+            continue;
+        *ret_own = line_state(people, person, peer) == LINE_OPEN;
+        if (*ret_own)
+            return peer;
+        if (!found && line_state(people, peer, person) == LINE_OPEN)
+            found = peer;
+    }
+    return found;
+}
+
+void person_reason(const struct people *people, const struct person *person,
+                   char ret_reason[REASON_MAX])
+{
+    char name[140] = "";
+    const struct person *peer;
+    bool own = false;
+
+    peer = holdup(people, person, &own);
+    if (peer)
+        person_name(peer, name, sizeof name);
+    if (is_silent(person))
+        snprintf(ret_reason, REASON_MAX, "its heart stands still: its process or guest is stopped");
+    else if (peer && own)
+        snprintf(ret_reason, REASON_MAX, "it has not let go of its memory with %s", name);
+    else if (peer)
+        snprintf(ret_reason, REASON_MAX, "it waits for %s, which has not let go%s", name,
+                 is_silent(peer) ? " and whose heart stands still" : "");
+    else
+        snprintf(ret_reason, REASON_MAX, "it has not left the region");
+}

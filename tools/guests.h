@@ -1,0 +1,56 @@
+/*
+ * The guests in a region, by their members: whom an order would ask, who has not answered, and why.
+ *
+ * Invariant: all that is read here was written by others; it is printed and compared, never
+ * followed.
+ */
+#ifndef IVC_TOOLS_GUESTS_H
+#define IVC_TOOLS_GUESTS_H
+
+#include "region/region.h"
+
+#include <stdbool.h>
+
+enum { GUESTS_MAX = 64, REASON_MAX = 240 };
+
+/* A member, and since when its heart stands still by our clock. */
+struct person {
+    struct ivc_member member;
+    uint64_t heartbeat, since_ms;
+    bool present;           /* by the last look */
+};
+
+struct people {
+    struct ivc_region *region;
+    uint32_t lease_ms;
+    struct person *slots;   /* one per slot of the region */
+    uint32_t n_slots;
+};
+
+/* -ENOMEM. */
+int people_open(struct ivc_region *region, struct people *ret_people);
+void people_free(struct people *people);
+/* Who is there now.  One whose heart has stood still for the lease is not: its process has died and
+ * nobody was there to see it. */
+void people_look(struct people *people);
+
+/* The guests that `text` means: an identity of 16 hexadecimal digits, what is in IVC_VM or the
+ * UUID of a guest, or the name of a host.  None there: the identity that the text stands for.
+ * -ENOTUNIQ, with a text: several machines call themselves so.  Returns how many, at most
+ * GUESTS_MAX. */
+int guests_named(const struct people *people, const char *text, uint64_t ret_vms[GUESTS_MAX]);
+bool person_is_of(const struct person *person, const uint64_t *vms, unsigned n);
+
+/* Members that do not know their rank have their process number in its place. */
+bool person_has_rank(const struct person *person);
+/* "rank 3 on g2 (pid 77)", or "process 77 on g2" */
+void person_name(const struct person *person, char *ret_name, size_t size);
+/* Why an order to these guests must not be given: this member, or one that it shares memory
+ * with, does not know orders. */
+bool person_is_too_old(const struct people *people, const struct person *person,
+                       const uint64_t *vms, unsigned n);
+/* What a member that was asked to leave is waiting for. */
+void person_reason(const struct people *people, const struct person *person,
+                   char ret_reason[REASON_MAX]);
+
+#endif
