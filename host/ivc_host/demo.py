@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from . import demo_migrate
 from .bench import demo_report, floor, lammps, machine, places, processors
 from .bench.compare import Sample, Session, Side
 from .bench.memory import MemoryUse, memory_use
@@ -26,6 +27,7 @@ from .errors import IvcError, UsageError
 from .lab import lab as labs
 
 app = typer.Typer(help="Two guests, one MPI job: over the network and over shared memory.")
+app.command()(demo_migrate.migrate)
 
 #: The three ways, in the order in which they take turns. `ivc` is what a user would type: memory
 #: where there is some, the network otherwise; that memory was used is checked afterwards.
@@ -167,6 +169,7 @@ def _judge(demo: Demo) -> None:
 
 @app.callback(invoke_without_command=True)
 def demo(
+    context: typer.Context,
     ranks: Annotated[int, typer.Option(help="2: one rank in each guest; 4: two in each.")] = 2,
     hypervisor: Annotated[str, typer.Option(help="Kind of guests: uml or qemu.")] = "uml",
     output: Annotated[Path, typer.Option(help="The plot.")] = Path("ivc-demo.png"),
@@ -180,6 +183,8 @@ def demo(
     ] = lammps.DEFAULT_INPUT,
 ) -> None:
     """Show what ivc does: two guests, one MPI job, over the network and over shared memory."""
+    if context.invoked_subcommand is not None:
+        return
     if ranks not in (2, 4):
         raise UsageError(f"{ranks} ranks", hint="the demo has two variants: --ranks 2, --ranks 4")
     for file in (output, json_file):

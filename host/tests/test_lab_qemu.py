@@ -148,7 +148,7 @@ def test_shared_directories_are_live_and_read_only(lab: labs.Lab, shared: Path) 
 
 def test_qemu_takes_orders(lab: labs.Lab) -> None:
     with socket.socket(socket.AF_UNIX) as qmp:
-        qmp.connect(str(state.directory(NAME) / "g1/qmp.sock"))
+        qmp.connect(str(state.directory(NAME) / "g1/h1.qmp"))
         stream = qmp.makefile("rw")
         assert "QMP" in json.loads(stream.readline())
         answers = []

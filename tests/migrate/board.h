@@ -1,7 +1,7 @@
 /*
  * The board: what the processes of a migration test share.  One anonymous mapping, made before they
- * fork.  Every word has one writer: the controller, or the rank whose place it is in; so a rank that
- * is killed leaves all that it had told.
+ * fork.  Every word has one writer: the controller, or the rank whose place it is in; so a rank
+ * that is killed leaves all that it had told.
  */
 #ifndef IVC_TESTS_MIGRATE_BOARD_H
 #define IVC_TESTS_MIGRATE_BOARD_H
@@ -17,13 +17,19 @@ enum { BOARD_RANKS_MAX = 12 };
 
 /* What a rank does.  Idle: it sleeps in the library, and wakes for what comes.  Computing: it calls
  * nothing of the library. */
-enum rank_mode { RANK_COMMUNICATING, RANK_IDLE, RANK_COMPUTING, RANK_MODES, RANK_MIXED = RANK_MODES };
+enum rank_mode {
+    RANK_COMMUNICATING,
+    RANK_IDLE,
+    RANK_COMPUTING,
+    RANK_MODES,
+    RANK_MIXED = RANK_MODES,    /* each in turn */
+};
 
 enum rank_state {
     RANK_STARTING,
     RANK_READY,         /* its address is valid */
     RANK_RUNNING,
-    RANK_STOPPED,       /* it starts nothing more: what it has started is final, and has been sent */
+    RANK_STOPPED,       /* it starts no more: what it has started is final, and sent */
     RANK_ENDED,
 };
 

@@ -1,10 +1,11 @@
 /*
- * What goes wrong while guests move: answers that do not come, processes that are killed, devices and
- * files that vanish, orders that are withdrawn.  Each at a random moment of the move, again and again.
+ * What goes wrong while guests move: answers that do not come, processes that are killed, devices
+ * and files that vanish, orders that are withdrawn.  Each at a random moment of the move, again
+ * and again.
  *
  * After a fault that costs nobody his memory every byte must still come, once and in order.  After
- * one that does, each connection either goes on like that or ends with an error that names the other
- * and the reason; no process may die of it, none may hang, nothing may be missing in silence.
+ * one that does, each connection either goes on like that or ends with an error that names the
+ * other and the reason; no process may die of it, none may hang, nothing may be missing in silence.
  */
 #include "run.h"
 
@@ -105,7 +106,8 @@ static void stand_still(uint32_t stopped)
             place(0, &run.hosts[0]);
         else
             rolled_back++;
-        CHECK_THAT(rolled_back || !before, "guest 0 has answered while rank %u was stopped", stopped);
+        CHECK_THAT(rolled_back || !before, "guest 0 has answered while rank %u was stopped",
+                   stopped);
         signal_rank(stopped, SIGCONT);
     }
     CHECK_THAT(rolled_back >= 6, "%u of 12 moves were rolled back", rolled_back);
@@ -149,17 +151,34 @@ static void test_withdrawn(void)
 
 /* ---- orders */
 
+/* Another who moves the guest; it has the region mapped by itself. */
+static int order_too(void *arg)
+{
+    struct guest *guest = arg;
+    struct ivc_region *region;
+    struct ivc_order order;
+
+    CHECK_THAT(ivc_region_open(run.hosts[0].path, &region) == 0, "%s", ivc_error_text());
+    CHECK_EQ(ivc_order_give(region, guest->id, &order), -EALREADY);
+    CHECK_TEXT(ivc_error_text(), run.hosts[0].path);
+    ivc_region_free(region);
+    return 0;
+}
+
 static void test_twice(void)
 {
-    struct ivc_order second;
+    int status;
+    pid_t other;
 
     prepare((struct run_options){ .ranks = 2, .guests = 2 });
     run_start(&run);
     for (unsigned round = 0; round < 5; round++) {
         await_memory(0, 1);
         order_and_wait(0);
-        CHECK_EQ(ivc_order_give(run.hosts[0].region, run.guests[0].guest.id, &second), -EALREADY);
-        CHECK_TEXT(ivc_error_text(), run.hosts[0].path);
+        other = check_fork(order_too, &run.guests[0].guest);
+        while (waitpid(other, &status, WNOHANG) == 0)
+            run_for(&run, 1);
+        CHECK_EQ(status, 0);
         CHECK(await_answer(0, 5000));
         place(0, &run.hosts[0]);
     }
@@ -189,23 +208,63 @@ static void test_all_at_once(void)
     run_report(&run, "all at once");
 }
 
+/* A member that is no rank, in a process of its own: IVC_VM is read once per process. */
+struct occupant {
+    const char *region, *vm;
+    bool all;                   /* takes all memory that there is */
+    pid_t pid;
+    ivc_atomic_u32 *word;       /* 1: it is there, 2: it is to leave */
+};
+
+static int occupy(void *arg)
+{
+    struct occupant *occupant = arg;
+    struct ivc_identity identity = { .magic_id = 77 };
+    struct ivc_region *region;
+    void *piece;
+
+    setenv("IVC_VM", occupant->vm, 1);
+    CHECK_THAT(ivc_region_open(occupant->region, &region) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_region_join(region, &identity) == 0, "%s", ivc_error_text());
+    while (occupant->all && ivc_region_lend(region, 4096, &piece) == 0)
+        ;
+    ivc_store_release(occupant->word, 1);
+    while (ivc_load_acquire(occupant->word) == 1)
+        ivc_sleep_ms(5);
+    ivc_region_leave(region);
+    ivc_region_free(region);
+    return 0;
+}
+
+static void occupant_start(struct occupant *occupant)
+{
+    occupant->word = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(occupant->word != MAP_FAILED);
+    occupant->pid = check_fork(occupy, occupant);
+    while (ivc_load_acquire(occupant->word) != 1)
+        CHECK(waitpid(occupant->pid, NULL, WNOHANG) == 0);
+}
+
+static void occupant_end(struct occupant *occupant)
+{
+    ivc_store_release(occupant->word, 2);
+    check_join(occupant->pid);
+}
+
 /* A member of the guest that does not know orders keeps the device; the others come back. */
 static void test_old_library(void)
 {
-    struct ivc_identity identity = { .magic_id = 77 };
-    struct ivc_region *old;
+    struct occupant old;
 
     prepare((struct run_options){ .ranks = 2, .guests = 2 });
-    setenv("IVC_VM", run.guests[0].guest.vm, 1);    /* before anybody in this process asks */
-    CHECK_THAT(ivc_region_open(run.hosts[0].path, &old) == 0, "%s", ivc_error_text());
-    CHECK_THAT(ivc_region_join(old, &identity) == 0, "%s", ivc_error_text());
+    old = (struct occupant){ .region = run.hosts[0].path, .vm = run.guests[0].guest.vm };
+    occupant_start(&old);
     run_start(&run);
     await_memory(0, 1);
     CHECK_THAT(guest_order(&run.guests[0].guest) == 0, "%s", ivc_error_text());
     CHECK(!await_answer(0, 1000));
     await_memory(0, 1);
-    ivc_region_leave(old);
-    ivc_region_free(old);
+    occupant_end(&old);
     CHECK_THAT(guest_order(&run.guests[0].guest) == 0, "%s", ivc_error_text());
     CHECK(await_answer(0, 5000));
     place(0, &run.hosts[1]);
@@ -218,15 +277,11 @@ static void test_old_library(void)
 /* The destination's region has no memory: the network it is, until there is some. */
 static void test_no_room(void)
 {
-    struct ivc_identity identity = { .magic_id = 78 };
-    struct ivc_region *full;
-    void *piece;
+    struct occupant full;
 
     prepare((struct run_options){ .ranks = 3, .guests = 3 });
-    CHECK_THAT(ivc_region_open(run.hosts[2].path, &full) == 0, "%s", ivc_error_text());
-    CHECK_THAT(ivc_region_join(full, &identity) == 0, "%s", ivc_error_text());
-    while (ivc_region_lend(full, 4096, &piece) == 0)
-        ;
+    full = (struct occupant){ .region = run.hosts[2].path, .vm = "stranger", .all = true };
+    occupant_start(&full);
     run_start(&run);
     await_memory(0, 1);
     for (unsigned guest = 0; guest < 2; guest++) {
@@ -237,8 +292,7 @@ static void test_no_room(void)
     run_for(&run, 500);
     run_await_path(&run, 0, 1, IVC_PATH_NETWORK, 5000);
     run_await_path(&run, 1, 0, IVC_PATH_NETWORK, 5000);
-    ivc_region_leave(full);
-    ivc_region_free(full);
+    occupant_end(&full);
     await_memory(0, 1);
     run_finish(&run);
     run_report(&run, "no room");
@@ -248,6 +302,7 @@ static void test_no_room(void)
 static void test_names(void)
 {
     prepare((struct run_options){ .ranks = 3, .guests = 3 });
+    run.strays_at_ms = UINT64_MAX;
     run_start(&run);
     await_memory(0, 1);
     guest_place(&run.guests[0].guest, &run.hosts[1]);
@@ -402,7 +457,8 @@ static void truncated(bool while_moving)
     run_for(&run, (unsigned)dice(300));
     if (while_moving)
         order_and_wait(0);
-    run.guests[0].guest.ordered_at = NULL;      /* the order goes with the file */
+    for (unsigned i = 0; i < 3; i++)            /* orders go with the file */
+        run.guests[i].guest.ordered_at = run.guests[i].stray.ordered_at = NULL;
     host_close(&run.hosts[0]);
     CHECK(truncate(run.hosts[0].path, 0) == 0);
     run_for(&run, 1000);

@@ -1,7 +1,7 @@
 /*
  * Guests and hosts of a migration test, without a hypervisor: a host is a region's file, a guest is
- * a name (IVC_VM) and a symbolic link to the file of the host on which it is (IVC_REGION).  To change
- * the link is to move the device.
+ * a name (IVC_VM) and a symbolic link to the file of the host on which it is (IVC_REGION).  To
+ * change the link is to move the device.
  */
 #ifndef IVC_TESTS_MIGRATE_GUEST_H
 #define IVC_TESTS_MIGRATE_GUEST_H

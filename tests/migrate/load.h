@@ -2,8 +2,8 @@
  * The load of a rank: messages and packets to all others, and the check of what comes from them.
  *
  * Both ends compute length and bytes of number n by the same rule, so a byte of another message,
- * another time or another place is noticed.  Messages and packets are numbered apart, per direction:
- * each must come once and in its turn.
+ * another time or another place is noticed.  Messages and packets are numbered apart, per
+ * direction: each must come once and in its turn.
  */
 #ifndef IVC_TESTS_MIGRATE_LOAD_H
 #define IVC_TESTS_MIGRATE_LOAD_H
@@ -22,7 +22,8 @@ struct load *load_open(struct board *board, uint32_t own);
 void load_connect(struct load *load);
 void load_close(struct load *load);
 struct ivc_endpoint *load_endpoint(struct load *load);
-/* Has `fn` called once, from the end of the next handler: nobody else is at work on the endpoint. */
+/* Has `fn` called once, from the end of the next handler: nobody else is at work on the
+ * endpoint. */
 void load_inside(struct load *load, void (*fn)(void *arg), void *arg);
 
 /* Starts what may be started. */

@@ -12,6 +12,7 @@
  * then, for less than half a second.
  */
 #include "run.h"
+#include "slow.h"
 
 #include "check.h"
 
@@ -125,7 +126,8 @@ static void expect_noticed(struct sabotaged sabotaged, const char *word)
     CHECK_THAT(WIFEXITED(status) && WEXITSTATUS(status) == 1,
                "sabotage %d on %u hosts was not noticed, or not so: status %x, '%s'",
                sabotaged.kind, sabotaged.n_hosts, (unsigned)status, said);
-    CHECK_THAT(strstr(said, word), "sabotage %d: '%s' does not say '%s'", sabotaged.kind, said, word);
+    CHECK_THAT(strstr(said, word), "sabotage %d: '%s' does not say '%s'", sabotaged.kind, said,
+               word);
 }
 
 static void test_noticed(void)
@@ -166,9 +168,11 @@ static void check_moved(void)
     CHECK_THAT(totals.memory_bytes > 0 && totals.network_bytes > 0,
                "bytes by memory %llu, by network %llu", (unsigned long long)totals.memory_bytes,
                (unsigned long long)totals.network_bytes);
-    CHECK_THAT(totals.path_changes >= run.switches / 4, "%llu switches, and paths changed %llu times",
+    CHECK_THAT(totals.path_changes >= run.switches / 4,
+               "%llu switches, and paths changed %llu times",
                (unsigned long long)run.switches, (unsigned long long)totals.path_changes);
     CHECK(run.arrivals.n > 0);
+    CHECK(!slow_answers || slow_answers() > 0);
 }
 
 static void moves(struct run_options options, unsigned n_hosts, const char *what)
@@ -195,8 +199,8 @@ static void test_moves_communicating(void)
 
 static void test_moves_computing(void)
 {
-    moves((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_COMPUTING, .switches = 60 }, 2,
-          "moves, computing");
+    moves((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_COMPUTING,
+                                .switches = 60 }, 2, "moves, computing");
 }
 
 static void test_moves_many(void)
@@ -214,7 +218,7 @@ static void test_moves_idle(void)
     run_finish(&run);
     run_report(&run, "moves, idle");
     CHECK_EQ(run.time_outs, 0);
-    CHECK(run.answers[RANK_IDLE].n > 30);
+    CHECK(run.answers[RANK_IDLE].n >= run.switches / 2);
 }
 
 /* Apart at the start (an order keeps one out), then together. */
@@ -351,7 +355,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: test-migrate-moves [NAME] | --switches N | --seconds S [--seed S]"
                 " [--ranks 2..%d]\n       [--guests 1..%d] [--hosts 1..%d]"
                 " [--mode mixed|communicating|idle|computing]\n       [--longest BYTES]"
-                " [--compute MS] [--timeout MS] [--kernels] [--stumbles]\n", BOARD_RANKS_MAX, RUN_GUESTS_MAX, RUN_HOSTS_MAX);
+                " [--compute MS] [--timeout MS] [--kernels] [--stumbles]\n",
+                BOARD_RANKS_MAX, RUN_GUESTS_MAX, RUN_HOSTS_MAX);
         return 2;
     }
     if (!wanted.options.seed)

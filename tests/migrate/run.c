@@ -11,8 +11,9 @@
 enum {
     START_MS = 30000,
     PATIENCE_MS = 30000,
+    STRAYS_MS = 20,
     BEREAVED_MS = 500,          /* until a fault that ends others is told */
-    SETTLE_MS = 10000,          /* from the device to the first use of memory, computing ranks too */
+    SETTLE_MS = 10000,          /* from the device to the first use of memory */
     LATE_MS = 200,              /* for what comes twice */
 };
 
@@ -50,6 +51,7 @@ void run_prepare(struct run *run, const struct run_options *options, const char 
         snprintf(link, sizeof link, "%.*s%u", (int)strlen(paths[0]) - 1, paths[0], 3 + i);
         snprintf(vm, sizeof vm, "guest-%u", i);
         guest_init(&run->guests[i].guest, vm, link);
+        guest_init(&run->guests[i].stray, vm, link);
         guest_place(&run->guests[i].guest, &run->hosts[0]);
     }
     for (uint32_t i = 0; i < options->ranks; i++) {
@@ -179,7 +181,7 @@ static bool is_connected(const struct run *run, uint32_t from, uint32_t to)
         && !is_gone_for(run, from, to) && !is_gone_for(run, to, from);
 }
 
-/* What is on its way from one rank to the other, and how much has come.  What came is read first. */
+/* What is on its way from one rank to the other, and how much has come; that is read first. */
 static uint64_t under_way(const struct run *run, uint32_t from, uint32_t to, uint64_t *ret_came)
 {
     const struct board_pair *out = &run->board->ranks[from].pairs[to];
@@ -188,7 +190,8 @@ static uint64_t under_way(const struct run *run, uint32_t from, uint32_t to, uin
         + ivc_load_relaxed(&in->received_packets);
 
     *ret_came += came;
-    return ivc_load_relaxed(&out->started_messages) + ivc_load_relaxed(&out->started_packets) - came;
+    return ivc_load_relaxed(&out->started_messages) + ivc_load_relaxed(&out->started_packets)
+        - came;
 }
 
 static void look_for_standstill(struct run *run)
@@ -218,10 +221,39 @@ static void look_for_standstill(struct run *run)
                (unsigned long long)run->options.seed);
 }
 
+/*
+ * A rank may have opened the old file just before its guest's link changed, and joins when the
+ * order is withdrawn.  A machine's device would be gone by then; here it is asked once more.
+ */
+static void ask_strays(struct run *run)
+{
+    if (ivc_now_ms() < run->strays_at_ms)
+        return;
+    run->strays_at_ms = ivc_now_ms() + STRAYS_MS;
+    for (unsigned i = 0; i < run->options.guests; i++) {
+        struct guest *stray = &run->guests[i].stray;
+        const struct guest *guest = &run->guests[i].guest;
+
+        if (stray->ordered_at && guest_members(stray, stray->ordered_at) == 0)
+            guest_withdraw(stray);
+        for (unsigned k = 0; k < run->n_hosts && !stray->ordered_at; k++) {
+            stray->host = &run->hosts[k];
+            if (stray->host == guest->host || stray->host == guest->ordered_at
+                || !stray->host->region || guest_members(stray, stray->host) == 0)
+                continue;
+            CHECK_THAT(guest_order(stray) == 0, "%s", ivc_error_text());
+            run->strays++;
+        }
+    }
+}
+
 void run_step(struct run *run)
 {
-    for (unsigned i = 0; i < run->options.guests; i++)
+    for (unsigned i = 0; i < run->options.guests; i++) {
         guest_beat(&run->guests[i].guest);
+        guest_beat(&run->guests[i].stray);
+    }
+    ask_strays(run);
     look_for_faults(run);
     reap(run);
     look_for_standstill(run);
@@ -321,8 +353,10 @@ void run_finish(struct run *run)
     for (uint32_t i = 0; i < run->options.ranks; i++)
         while (is_alive(run, i))
             run_for(run, 1);
-    for (unsigned i = 0; i < run->options.guests; i++)
+    for (unsigned i = 0; i < run->options.guests; i++) {
         guest_withdraw(&run->guests[i].guest);
+        guest_withdraw(&run->guests[i].stray);
+    }
     for (unsigned i = 0; i < run->n_hosts; i++)
         host_close(&run->hosts[i]);
 }
@@ -395,7 +429,7 @@ static void take_device(struct run *run, unsigned index, struct host *to)
     guest_place(&guest->guest, to);
     guest_withdraw(&guest->guest);
     guest->attached_ns = to ? ivc_now_ns() : 0;
-    run->switches++;
+    run->switches += guest->was_member;
 }
 
 static void time_out(struct run *run, unsigned index)
@@ -495,7 +529,7 @@ static bool must_settle(struct run *run, unsigned index)
     if (!guest->settle || guest->told_settled || !guest->attached_ns)
         return false;
     if (!has_neighbour(run, index)) {
-        guest->attached_ns = ivc_now_ns();      /* the time runs while somebody is there to be met */
+        guest->attached_ns = ivc_now_ns();      /* it runs while somebody is there to be met */
         return false;
     }
     CHECK_THAT(ivc_now_ns() - guest->attached_ns < limit_ms(SETTLE_MS) * 1000000,

@@ -20,7 +20,7 @@ struct run_options {
     unsigned timeout_ms;            /* of an order */
     unsigned patience_ms;           /* something is under way and nothing comes: a standstill */
     bool ends_allowed;
-    bool kernels;                   /* every rank in a process id namespace of its own: to the others
+    bool kernels;                   /* every rank in a process id namespace of its own: to others
                                        it is of another kernel, and its silence may be its death */
     /* Random moves: */
     uint64_t switches;              /* how many; 0: none */
@@ -39,6 +39,7 @@ enum guest_phase { GUEST_RESTS, GUEST_ORDERED, GUEST_AWAY };
 
 struct run_guest {
     struct guest guest;
+    struct guest stray;             /* the same, where it should not be: see ask_strays() */
     enum guest_phase phase;
     uint64_t until_ms;              /* of a rest, of being away; when an order is withdrawn */
     bool cancel;                    /* the order is to be withdrawn at until_ms whatever comes */
@@ -61,7 +62,9 @@ struct run {
 
     uint32_t stopped;               /* 1 + the rank that stumbles; 0: none */
     uint64_t stopped_until_ms;
-    uint64_t switches, cancelled, time_outs, stumbles;
+    uint64_t switches;              /* devices taken after somebody had answered */
+    uint64_t cancelled, time_outs, stumbles, strays;
+    uint64_t strays_at_ms;          /* of the next look; UINT64_MAX: they are left alone */
     struct samples answers[RUN_MODES];      /* from the order to the last answer */
     struct samples arrivals;                /* from the device to the first use of memory */
     uint64_t looked_ms, outstanding, outstanding_since_ms;

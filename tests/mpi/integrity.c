@@ -19,6 +19,8 @@ struct options {
     double seconds;         /* 0: until the iterations are done */
     uint64_t iterations;    /* 0: until the seconds are over */
     size_t max_size;
+    double compute;         /* seconds at most, between two iterations, without MPI */
+    double progress;        /* seconds between two lines of progress; 0: none */
     bool json;
 };
 
@@ -70,7 +72,7 @@ uint64_t stream(const struct run *run, int src, int dst, int kind)
 static void usage(FILE *to)
 {
     fputs("usage: integrity [--seed N] [--seconds S | --iterations N] [--max-size BYTES] "
-          "[--json]\n", to);
+          "[--compute S] [--progress S] [--json]\n", to);
 }
 
 static int options_parse(int argc, char **argv, struct options *options)
@@ -80,6 +82,8 @@ static int options_parse(int argc, char **argv, struct options *options)
         { "seconds", required_argument, NULL, 't' },
         { "iterations", required_argument, NULL, 'n' },
         { "max-size", required_argument, NULL, 'm' },
+        { "compute", required_argument, NULL, 'c' },
+        { "progress", required_argument, NULL, 'p' },
         { "json", no_argument, NULL, 'j' },
         { "help", no_argument, NULL, 'h' },
         { 0 },
@@ -93,16 +97,45 @@ static int options_parse(int argc, char **argv, struct options *options)
         case 't': options->seconds = strtod(optarg, NULL); break;
         case 'n': options->iterations = strtoull(optarg, NULL, 0); break;
         case 'm': options->max_size = strtoull(optarg, NULL, 0); break;
+        case 'c': options->compute = strtod(optarg, NULL); break;
+        case 'p': options->progress = strtod(optarg, NULL); break;
         case 'j': options->json = true; break;
         case 'h': return 1;
         default: return -1;
         }
     }
-    if (optind < argc || options->seconds < 0)
+    if (optind < argc || options->seconds < 0 || options->compute < 0 || options->progress < 0)
         return -1;
     if (options->seconds == 0 && options->iterations == 0)
         options->iterations = 20;
     return 0;
+}
+
+/* Some ranks stay away from MPI for a while, each for a time of its own; the others wait for them
+ * in whatever comes next. */
+static void compute(const struct run *run, double most)
+{
+    uint64_t random = stream(run, run->rank, run->rank, 255), sum = random;
+    double end = MPI_Wtime() + most * (double)(pattern_random(&random) % 1000) / 1000;
+
+    if (most == 0 || pattern_random(&random) % 2 == 0)
+        return;
+    while (MPI_Wtime() < end)
+        for (unsigned i = 0; i < 100000; i++)
+            (void)pattern_random(&sum);
+}
+
+static void progress_print(const struct run *run, const struct options *options, double start)
+{
+    static double told;
+    double now = MPI_Wtime() - start;
+
+    if (run->rank != 0 || options->progress == 0 || now - told < options->progress)
+        return;
+    told = now;
+    printf("integrity: iteration %" PRIu64 " after %.1f s, %" PRIu64 " messages and %" PRIu64
+           " bytes checked by rank 0\n", run->iteration, now, run->messages, run->bytes);
+    fflush(stdout);
 }
 
 /* Rank 0's clock decides for all. */
@@ -162,6 +195,8 @@ int main(int argc, char **argv)
         test_one_sided(&run);
         test_collectives(&run);
         run.iteration++;
+        progress_print(&run, &options, start);
+        compute(&run, options.compute);
     }
     totals_print(&run, &options, MPI_Wtime() - start);
     MPI_Finalize();

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum kind { PUT = 16, GET, BCAST, ALLTOALL, SHARED };   /* not used by integrity_p2p.c */
+enum kind { PUT = 16, GET, BCAST, ALLTOALL, SHARED, LOCKED };   /* not used by integrity_p2p.c */
 enum { ADDENDS = 1000 };
 
 static struct pattern pattern_of(const struct run *run, int src, int dst, enum kind kind)
@@ -90,6 +90,20 @@ static void get_all(struct run *run, struct window *w)
     free(in);
 }
 
+/* Each rank has added its multiples to our counters. */
+static void sums_check(struct run *run, const struct window *w, const char *what)
+{
+    for (int i = 0; i < ADDENDS; i++) {
+        int64_t expected = (int64_t)run->ranks * (run->ranks + 1) / 2 * (i + 1);
+
+        if (w->counters[i] != expected)
+            fail(run, "%s: sum %d is %" PRId64 ", expected %" PRId64, what, i, w->counters[i],
+                 expected);
+    }
+    run->messages += (uint64_t)run->ranks;
+    run->bytes += (uint64_t)run->ranks * sizeof(int64_t) * ADDENDS;
+}
+
 /* Everybody adds to everybody's counters at the same time; no addend may be lost. */
 static void accumulate_all(struct run *run, struct window *w)
 {
@@ -105,16 +119,45 @@ static void accumulate_all(struct run *run, struct window *w)
         MPI_Accumulate(addends, ADDENDS, MPI_INT64_T, dst, at, ADDENDS, MPI_INT64_T, MPI_SUM,
                        w->win);
     MPI_Win_fence(0, w->win);
-    for (int i = 0; i < ADDENDS; i++) {
-        int64_t expected = (int64_t)run->ranks * (run->ranks + 1) / 2 * (i + 1);
-
-        if (w->counters[i] != expected)
-            fail(run, "accumulate: sum %d is %" PRId64 ", expected %" PRId64, i, w->counters[i],
-                 expected);
-    }
-    run->messages += (uint64_t)run->ranks;
-    run->bytes += (uint64_t)run->ranks * sizeof *addends * ADDENDS;
+    sums_check(run, w, "accumulate");
     free(addends);
+}
+
+/* The same under locks: nobody's target calls anything for it but what comes next. */
+static void lock_all(struct run *run, struct window *w)
+{
+    unsigned char *out = memory(run, w->place);
+    int64_t *addends = memory(run, sizeof *addends * ADDENDS);
+    MPI_Aint at = (MPI_Aint)(w->place * (size_t)run->ranks);
+
+    memset(w->counters, 0, sizeof *w->counters * ADDENDS);
+    for (int i = 0; i < ADDENDS; i++)
+        addends[i] = (int64_t)(run->rank + 1) * (i + 1);
+    MPI_Win_fence(MPI_MODE_NOSUCCEED, w->win);
+    for (int i = 0; i < run->ranks; i++) {
+        int dst = (run->rank + i) % run->ranks;
+        struct pattern p = pattern_of(run, run->rank, dst, LOCKED);
+        size_t size = size_of(run, run->rank, dst, LOCKED, w->place);
+
+        pattern_fill(&p, out, size);
+        MPI_Win_lock(MPI_LOCK_EXCLUSIVE, dst, 0, w->win);
+        MPI_Put(out, (int)size, MPI_BYTE, dst, (MPI_Aint)(w->place * (size_t)run->rank), (int)size,
+                MPI_BYTE, w->win);
+        MPI_Accumulate(addends, ADDENDS, MPI_INT64_T, dst, at, ADDENDS, MPI_INT64_T, MPI_SUM,
+                       w->win);
+        MPI_Win_unlock(dst, w->win);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Win_fence(MPI_MODE_NOPRECEDE, w->win);
+    for (int src = 0; src < run->ranks; src++) {
+        struct pattern p = pattern_of(run, src, run->rank, LOCKED);
+
+        check(run, &p, w->memory + w->place * (size_t)src, size_of(run, src, run->rank, LOCKED,
+              w->place), "put under a lock");
+    }
+    sums_check(run, w, "accumulate under a lock");
+    free(addends);
+    free(out);
 }
 
 void test_one_sided(struct run *run)
@@ -124,6 +167,7 @@ void test_one_sided(struct run *run)
     put_all(run, &w);
     get_all(run, &w);
     accumulate_all(run, &w);
+    lock_all(run, &w);
     MPI_Win_free(&w.win);
 }
 

@@ -17,6 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from ..errors import UsageError
+from . import hosts as lab_hosts
 from . import lab as labs
 from . import state
 
@@ -39,6 +40,12 @@ def parse_size(text: str) -> int:
     if not found:
         raise UsageError(f"{text!r} is not a size", hint="write it like 64M or 1G")
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+
+
+def _numbers(text: str) -> list[int]:
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise UsageError(f"{text!r} is no list of hosts", hint="write it like 1,1,2")
+    return [int(word) for word in text.split(",")]
 
 
 class _LiveProgress:
@@ -100,6 +107,9 @@ def up(
     hosts: Annotated[
         int, typer.Option(help="Deal the guests to that many hosts: one region for each.")
     ] = 1,
+    place: Annotated[
+        str | None, typer.Option(help="The host of each guest, such as 1,1,2, instead.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Bring a lab up: guests with a network among them and a shared region."""
@@ -111,6 +121,7 @@ def up(
             region_size=None if no_region else parse_size(region_size),
             memory_mb=parse_size(memory) >> 20 if memory else None,
             hosts=hosts,
+            place=_numbers(place) if place else None,
             progress=progress,
         )
     if as_json:
@@ -187,6 +198,18 @@ def down(
     print(f"lab {name} is down")
 
 
+@app.command()
+def incoming(
+    guest: Annotated[str, typer.Argument(help="g1, g2, ...")],
+    host: Annotated[str, typer.Argument(help="h1, h2, ...")],
+    name: Name = state.DEFAULT_NAME,
+) -> None:
+    """Start the QEMU that takes a guest in on another host; `ivc migrate` does the rest."""
+    record = labs.attach(name).record
+    mechanism = labs.hypervisor_named(record.hypervisor)
+    print(lab_hosts.receive(name, guest, host, mechanism))
+
+
 @app.command("list")
 def list_labs(as_json: Json = False) -> None:
     """List the labs of this machine and their guests."""
@@ -217,12 +240,15 @@ def _describe(record: state.LabRecord) -> dict[str, object]:
         "regions": record.regions,
         "region_size": record.region_size,
         "memory_mb": record.memory_mb,
+        "migrates": record.migrates,
+        "inventory": str(record.inventory) if record.inventory.exists() else None,
         "directory": str(record.directory),
         "guests": [
             {
                 "name": guest.name,
                 "address": guest.address,
                 "host": guest.host,
+                "uuid": guest.uuid,
                 "alive": guest.alive(),
                 "pids": [one.pid for one in guest.processes],
                 "console": str(record.directory / guest.name / "console.log"),

@@ -9,7 +9,9 @@ the ssh keys, the record of processes, the wait for ssh and the roll-back. A mec
 * every process that `start` makes lives in the guest's network namespace, with its working
   directory in `GuestSpec.state`, and dies by SIGKILL without leaving anything behind;
 * the guest comes up without any further action of the host and then answers ssh as root on
-  `GuestSpec.address`, accepting `GuestSpec.keys`.
+  `GuestSpec.address`, accepting `GuestSpec.keys`;
+* where `migrates` holds, a guest's spec of one host and that of another differ in `host`, `tap` and
+  `region` alone, so the machine that `receive` starts fits the one that `start` started.
 """
 
 from __future__ import annotations
@@ -51,6 +53,15 @@ class SshKeys:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """A host directory as it was when the lab came up: a disk that nobody writes to."""
+
+    image: Path
+    #: Where the guest sees it, which is where it is on the host.
+    path: Path
+
+
+@dataclass(frozen=True)
 class GuestSpec:
     """Everything that a mechanism must know to start one guest."""
 
@@ -59,6 +70,8 @@ class GuestSpec:
     index: int
     #: Which of the lab's "hosts" it stands on, from 1; guests of one host share a region.
     host: int
+    #: The machine's own, wherever it moves.
+    uuid: str
     #: Dotted IPv4 address; the network is NETWORK, there is no route out of it.
     address: str
     mac: str
@@ -77,6 +90,8 @@ class GuestSpec:
     keys: SshKeys
     #: Host directories that the guest must see read-only at the same path (the build tree).
     share: tuple[Path, ...] = ()
+    #: Used instead of `share` for guests that can migrate.
+    copies: tuple[Copy, ...] = ()
 
 
 class Progress(Protocol):
@@ -101,6 +116,8 @@ class Hypervisor(Protocol):
     ready_timeout: float
     #: Memory of one guest in MiB when the user names none.
     default_memory_mb: int
+    #: Whether a guest can move to another host while it runs.
+    migrates: bool
 
     def prepare(self, progress: Progress) -> None:
         """Make what all guests share (images), once; idempotent, and offline the second time.
@@ -113,6 +130,12 @@ class Hypervisor(Protocol):
         """Start a guest and return at once, without waiting for it to boot.
 
         Raises an IvcError when it cannot; it has then ended what it started itself.
+        """
+
+    def receive(self, spec: GuestSpec) -> list[Process]:
+        """Start what takes in a guest that moves to this spec's host, without a region; as `start`.
+
+        Only where `migrates` holds.
         """
 
     def guest_description(self) -> str:

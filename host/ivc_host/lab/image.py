@@ -177,7 +177,7 @@ def _build(release: dict[str, str], path: Path, progress: Progress) -> None:
         _install(release, sources, root, new / "mmdebstrap.log")
         progress.step("writing the guests' root file system")
         version = _take_kernel(root, new)
-        _write_root(root, new / "root.ext4")
+        write_disk(root, new / "root.ext4", "ivc-root")
         shutil.rmtree(root)
         (new / "image.json").write_text(json.dumps({"kernel": version}))
         new.rename(path)
@@ -317,13 +317,13 @@ def _decompressed(data: bytes) -> bytes | None:
     return None
 
 
-def _write_root(root: Path, target: Path) -> None:
+def write_disk(root: Path, target: Path, label: str) -> None:
     """An ext4 file system with what is in `root`; no journal, for nobody writes to it."""
     used = int(_output(["du", "-sk", str(root)]).split()[0])
     # A quarter more, for inodes and the blocks that a file does not fill; holes take no space.
     size = used * 5 // 4 + 32768
     _output(
-        ["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-L", "ivc-root"]
+        ["mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-L", label]
         + ["-d", str(root), str(target), f"{size}k"]
     )
 
@@ -339,4 +339,4 @@ def _output(command: list[str]) -> str:
 
 
 #: A change to any of these makes another image, so it must get another name.
-_RECIPE_CODE = (_build, _install, _take_kernel, _write_root, initramfs.base)
+_RECIPE_CODE = (_build, _install, _take_kernel, write_disk, initramfs.base)

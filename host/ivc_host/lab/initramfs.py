@@ -60,11 +60,20 @@ $bb mount -t devpts -o mode=620,ptmxmode=666 devpts /root/dev/pts
 $bb mount -t tmpfs -o mode=755 tmpfs /root/run
 $bb mkdir /root/run/sshd
 
-# One line per shared directory: tag and path.
-while read -r tag path; do
+# The disk with that serial number.
+disk() {{
+    for block in /root/sys/block/vd*; do
+        [ "$($bb cat "$block/serial")" = "$1" ] && echo "/root/dev/${{block##*/}}"
+    done
+}}
+
+# One line per shared directory: live (9p) or as a disk, tag and path.
+while read -r kind tag path; do
     $bb mkdir -p "/root$path"
-    $bb mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144 "$tag" "/root$path" ||
-        fail "$path of the host does not mount"
+    case $kind in
+        9p) $bb mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144 "$tag" "/root$path" ;;
+        disk) $bb mount -t ext4 -o ro "$(disk "$tag")" "/root$path" ;;
+    esac || fail "$path of the host does not mount"
 done </seed/shares
 
 read -r name address </seed/network
@@ -163,8 +172,8 @@ class Seed:
     name: str
     #: With the length of the network's prefix, such as 10.0.0.1/24.
     address: str
-    #: Tag of the 9p device and path in the guest.
-    shares: tuple[tuple[str, str], ...]
+    #: Kind (9p or disk), tag of the 9p device or serial number of the disk, path in the guest.
+    shares: tuple[tuple[str, str, str], ...]
     #: Path in the guest, content and mode.
     files: tuple[tuple[str, bytes, int], ...]
 
@@ -173,7 +182,7 @@ class Seed:
         archive = Archive()
         archive.directory("seed")
         archive.file("seed/network", f"{self.name} {self.address}\n")
-        archive.file("seed/shares", "".join(f"{tag} {path}\n" for tag, path in self.shares))
+        archive.file("seed/shares", "".join(f"{' '.join(share)}\n" for share in self.shares))
         archive.directory("seed/root/root", 0o700)
         archive.directory("seed/root/root/.ssh", 0o700)
         archive.file("seed/root/etc/hostname", f"{self.name}\n")

@@ -21,8 +21,10 @@ from typing import Protocol
 
 from .. import paths, signals
 from ..errors import LabError, MissingError, UsageError
-from . import hypervisor, network, process, ssh, state
-from .hypervisor import GuestSpec, Hypervisor
+from . import copies, hypervisor, network, process, ssh, state
+from . import hosts as lab_hosts
+from .hypervisor import Hypervisor
+from .job import Job
 from .process import Process
 from .state import DEFAULT_NAME, GuestRecord, LabRecord
 
@@ -73,6 +75,14 @@ class Lab:
     @property
     def guests(self) -> list[str]:
         return [guest.name for guest in self.record.guests]
+
+    def refresh(self) -> LabRecord:
+        """The record as it is now: a guest may have moved."""
+        found = state.load(self.name)
+        if found is None:
+            raise LabError(f"lab {self.name} is gone")
+        self.record = found
+        return found
 
     def guest_description(self) -> str:
         """What kind of guest this is, for people who judge a figure measured on it."""
@@ -170,17 +180,23 @@ class Lab:
         `--mca KEY VALUE`, `env` is set for mpirun and for every rank. Started from the first of
         `hosts` (default: all guests).
         """
-        words = ["mpirun", "-np", str(np if np is not None else len(hosts or self.guests))]
-        if hosts is not None:
-            words += ["--host", ",".join(hosts)]
-        for key, value in (mca or {}).items():
-            words += ["--mca", key, value]
-        for key in env or {}:
-            words += ["-x", key]
+        ranks = np if np is not None else len(hosts or self.guests)
+        words = [*_mpi_words(ranks, mca, env, hosts), *options, *argv]
         start = hosts[0] if hosts else self.guests[0]
-        return self.run(
-            start, [*words, *options, *argv], _mpi_env(env), timeout, cwd=cwd, capture=capture
-        )
+        return self.run(start, words, _mpi_env(env), timeout, cwd=cwd, capture=capture)
+
+    def mpi_job(
+        self,
+        argv: Sequence[str],
+        hosts: Sequence[str],
+        mca: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        np: int | None = None,
+    ) -> Job:
+        """Start an MPI program as `mpirun` does, and return at once."""
+        words = [*_mpi_words(np or len(hosts), mca, env, hosts), *argv]
+        line = ssh.remote_line(words, _mpi_env(env))
+        return Job(self.ssh_argv(hosts[0], line), f"{Path(argv[0]).name} in lab {self.name}")
 
     def _end_remote(self, guest: str, mark: str) -> None:
         # The shell's children, because the shell itself waits for them; mpirun ends its ranks.
@@ -218,6 +234,22 @@ def _mpi_env(env: Mapping[str, str] | None) -> dict[str, str]:
     return {**root, **(env or {})}
 
 
+def _mpi_words(
+    np: int,
+    mca: Mapping[str, str] | None,
+    env: Mapping[str, str] | None,
+    hosts: Sequence[str] | None,
+) -> list[str]:
+    words = ["mpirun", "-np", str(np)]
+    if hosts is not None:
+        words += ["--host", ",".join(hosts)]
+    for key, value in (mca or {}).items():
+        words += ["--mca", key, value]
+    for key in env or {}:
+        words += ["-x", key]
+    return words
+
+
 def _console(directory: Path, guest: str) -> Path:
     return directory / guest / "console.log"
 
@@ -230,6 +262,7 @@ def up(
     region_size: int | None = DEFAULT_REGION_SIZE,
     memory_mb: int | None = None,
     hosts: int = 1,
+    place: Sequence[int] | None = None,
     share: Sequence[Path] = (),
     progress: UpProgress | None = None,
     timeout: float | None = None,
@@ -237,12 +270,15 @@ def up(
     """Bring a lab up and return once every guest answers; on any failure nothing of it is left.
 
     `region_size` None means guests without a region. `hosts` deals the guests to that many
-    "hosts": those of one share a region, those of two have only the network. `timeout` (seconds
+    "hosts": those of one share a region, those of two have only the network, and guests that can
+    (QEMU's) move from one to the other, which takes copies of what they share. `place` says for
+    each guest which host it is on, from 1, instead of dealing them out. `timeout` (seconds
     for all guests to come up) overrides the mechanism's own, which grows with the number of
     guests per processor.
     """
     tell = progress or SilentProgress()
     _check_request(name, guests, hosts, region_size, memory_mb)
+    where = lab_hosts.placed(guests, hosts, place)
     mechanism = hypervisor_named(hypervisor)
     mechanism.prepare(tell)
     _clear_abandoned(name)
@@ -258,12 +294,14 @@ def up(
                 region_size=region_size or 0,
                 memory_mb=memory_mb or mechanism.default_memory_mb,
                 owner=Process.of(os.getpid()),
+                hosts=hosts,
+                migrates=mechanism.migrates and hosts > 1,
             )
             record.save()
         tell.step(f"lab {name}: network, region and keys")
-        specs = _make_ground(record, guests, hosts, share)
+        _make_ground(record, where, share, tell)
         tell.step(f"lab {name}: starting {guests} guest{'s' if guests != 1 else ''}")
-        _start(record, mechanism, specs, tell)
+        _start(record, mechanism, tell)
         _wait_ready(record, timeout or _patience(mechanism, guests), tell)
         record.ready = True
         record.save()
@@ -291,10 +329,6 @@ def _check_request(
         raise LabError("a lab needs root", hint="run the same command with sudo")
     if not 1 <= guests <= hypervisor.MAX_GUESTS:
         raise UsageError(f"{guests} guests", hint=f"ask for 1 to {hypervisor.MAX_GUESTS}")
-    if not 1 <= hosts <= guests:
-        raise UsageError(
-            f"{guests} guests on {hosts} hosts", hint="ask for one guest per host at least"
-        )
     if region_size is not None and (region_size < 1 << 20 or region_size & (region_size - 1)):
         raise UsageError(
             f"a region of {region_size} bytes cannot be a PCI memory bar",
@@ -311,46 +345,25 @@ def _clear_abandoned(name: str) -> None:
         _remove(name)
 
 
-def _host_of(index: int, guests: int, hosts: int) -> int:
-    """The host, from 1, of guest number INDEX: the first guests on the first host, and so on."""
-    return (index - 1) * hosts // guests + 1
-
-
 def _make_ground(
-    record: LabRecord, count: int, hosts: int, share: Sequence[Path]
-) -> list[GuestSpec]:
-    """Everything that exists before the first guest does."""
-    names = [f"g{index}" for index in range(1, count + 1)]
-    addresses = {name: network.address(index) for index, name in enumerate(names, start=1)}
-    network.create(record.namespace, [network.tap_name(name) for name in names])
-    keys = ssh.make_keys(record.ssh_directory, addresses)
+    record: LabRecord, where: Sequence[int], share: Sequence[Path], tell: UpProgress
+) -> None:
+    """Everything that exists before the first guest does, and on record who they will be."""
+    for index, host in enumerate(where, start=1):
+        guest = GuestRecord(f"g{index}", network.address(index), [], host, str(uuid.uuid4()))
+        record.guests.append(guest)
+        (record.directory / guest.name).mkdir()
+    addresses = {guest.name: guest.address for guest in record.guests}
+    network.create(record.namespace, lab_hosts.taps(record))
+    ssh.make_keys(record.ssh_directory, addresses)
     for region in record.regions:
         _make_region(Path(region), record.region_size)
     shared = [path for path in (paths.build(), *share) if path.is_dir()]
-    specs = []
-    for index, name in enumerate(names, start=1):
-        own = record.directory / name
-        own.mkdir()
-        host = _host_of(index, count, hosts)
-        specs.append(
-            GuestSpec(
-                name=name,
-                index=index,
-                host=host,
-                address=addresses[name],
-                mac=network.mac(index),
-                tap=network.tap_name(name),
-                memory_mb=record.memory_mb,
-                region=Path(record.regions[host - 1]) if record.regions else None,
-                region_size=record.region_size,
-                console=_console(record.directory, name),
-                state=own,
-                namespace=record.namespace,
-                keys=keys,
-                share=tuple(shared),
-            )
-        )
-    return specs
+    record.shares = list(dict.fromkeys(map(str, shared)))
+    if record.migrates:
+        copies.make(record.name, [Path(path) for path in record.shares], tell)
+    if record.hypervisor == "qemu" and record.regions:
+        lab_hosts.write_inventory(record)
 
 
 def _make_region(path: Path, size: int) -> None:
@@ -365,14 +378,11 @@ def _make_region(path: Path, size: int) -> None:
         raise LabError(f"cannot make the region {path}: {error.strerror}") from error
 
 
-def _start(
-    record: LabRecord, mechanism: Hypervisor, specs: Sequence[GuestSpec], tell: UpProgress
-) -> None:
-    for spec in specs:
-        started = mechanism.start(spec)
-        record.guests.append(GuestRecord(spec.name, spec.address, started, spec.host))
+def _start(record: LabRecord, mechanism: Hypervisor, tell: UpProgress) -> None:
+    for guest in record.guests:
+        guest.processes = mechanism.start(lab_hosts.spec_of(record, guest, guest.host))
         record.save()
-        tell.guest(spec.name, "booting")
+        tell.guest(guest.name, "booting")
 
 
 def _setup_line(record: LabRecord) -> str:

@@ -76,8 +76,9 @@ def remove(namespace: Path) -> None:
     namespace.unlink(missing_ok=True)
 
 
-def tap_name(guest: str) -> str:
-    return f"tap-{guest}"
+def tap_name(guest: str, host: int = 1) -> str:
+    """A tap serves one process: a guest that moves finds another one on each host."""
+    return f"tap-{guest}" if host == 1 else f"tap-{guest}-h{host}"
 
 
 def address(index: int) -> str:

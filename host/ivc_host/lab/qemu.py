@@ -2,7 +2,9 @@
 
 The region is the memory of an `ivshmem-plain` device (PCI 1af4:1110, BAR 2), shared with every
 other guest that has the same file. All devices sit at fixed addresses of a bus that can hot-plug,
-so that a guest can let go of the region, migrate, and find another one in its place.
+so that a guest can let go of the region, migrate, and find another one in its place. What stands in
+the way of migration (9p) is not there in a lab of several hosts; nor is anything that a process on
+the second host could not open (every disk is a file that nobody writes).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import LabError, MissingError
-from . import image, kvm
+from . import image, kvm, tsc
 from .hypervisor import PREFIX_LENGTH, GuestSpec, Progress, SilentProgress
 from .initramfs import Seed
 from .process import Process, spawn
@@ -24,7 +26,7 @@ QEMU = "qemu-system-x86_64"
 SLOT_NET = 0x03
 SLOT_DISK = 0x04
 SLOT_RNG = 0x05
-SLOT_SHARE = 0x08  # and the following ones, one per shared directory
+SLOT_SHARE = 0x08  # and the following ones, one per shared directory, live or copied
 SLOT_REGION = 0x10
 MAX_SHARES = SLOT_REGION - SLOT_SHARE
 
@@ -40,6 +42,7 @@ class Qemu:
     name: str = "qemu"
     ready_timeout: float = 120.0
     default_memory_mb: int = 512
+    migrates: bool = True
     cpus: int = 1
     #: `kvm` or `tcg`; None lets a probe guest decide.
     accelerator: str | None = None
@@ -55,19 +58,17 @@ class Qemu:
 
     def start(self, spec: GuestSpec) -> list[Process]:
         """Start one guest; its processes are this one alone."""
-        if len(spec.share) > MAX_SHARES:
+        if len(spec.share) + len(spec.copies) > MAX_SHARES:
             raise LabError(f"a guest can see at most {MAX_SHARES} directories of the host")
-        archive = spec.state / "initramfs.cpio"
+        archive = _archive(spec)
         archive.touch(0o600)  # it holds the lab's private keys
         archive.write_bytes(self._image.archive.read_bytes() + _seed(spec).archive())
-        return [
-            spawn(
-                self.command(spec, archive),
-                namespace=spec.namespace,
-                cwd=spec.state,
-                output=spec.console,  # where a guest that does not start is looked for
-            )
-        ]
+        return [_spawn(spec, [*self.command(spec), *_region_device(spec)])]
+
+    def receive(self, spec: GuestSpec) -> list[Process]:
+        """Start what takes a guest in. It waits to be told where from (`migrate-incoming`)."""
+        self._settle(SilentProgress())
+        return [_spawn(spec, [*self.command(spec), "-incoming", "defer"])]
 
     def guest_description(self) -> str:
         self._settle(SilentProgress())  # of an earlier command, remembered
@@ -92,31 +93,40 @@ class Qemu:
             raise LabError("the guests' image is not there", hint="it is made by `ivc lab up`")
         return found
 
-    def command(self, spec: GuestSpec, archive: Path) -> list[str]:
-        """The whole command line of one guest."""
+    def command(self, spec: GuestSpec) -> list[str]:
+        """The command line of one guest, but for its region: the same on every host."""
         return [
             *(QEMU, "-name", spec.name, "-nodefaults", "-no-user-config", "-no-reboot"),
-            *("-M", "pc", "-m", str(spec.memory_mb), "-display", "none"),
+            *("-M", "pc", "-m", self._memory(spec), "-display", "none", "-uuid", spec.uuid),
             *self._processor(),
             *("-chardev", f"file,id=console,path={_quoted(spec.console)},append=on"),
             *("-serial", "chardev:console"),
             # Relative: the length of a socket's path is limited, and this is our directory.
-            *("-qmp", "unix:qmp.sock,server=on,wait=off"),
-            *("-kernel", str(self._image.kernel), "-initrd", str(archive)),
+            *("-qmp", f"unix:{qmp_name(spec.host)},server=on,wait=off"),
+            *("-kernel", str(self._image.kernel), "-initrd", str(_archive(spec))),
             *("-append", self._kernel_line()),
             *("-netdev", f"tap,id=net0,ifname={spec.tap},script=no,downscript=no"),
             *("-device", f"virtio-net-pci,netdev=net0,mac={spec.mac},romfile=,addr={SLOT_NET:#x}"),
-            *("-blockdev", _root_node(self._image.root)),
+            *("-blockdev", _disk_node(self._image.root, "root")),
             *("-device", f"virtio-blk-pci,drive=root,addr={SLOT_DISK:#x}"),
             *("-device", f"virtio-rng-pci,addr={SLOT_RNG:#x}"),
             *_share_devices(spec),
-            *_region_device(spec),
+            *_copy_devices(spec),
         ]
+
+    def _memory(self, spec: GuestSpec) -> str:
+        if self.accelerator == "kvm":
+            return f"{spec.memory_mb}M"
+        # Eight KiB less than a round number. QEMU before 9.0 collects the pages that an emulated
+        # guest has written by two ways; the one for sizes that are multiples of 256 KiB forgets to
+        # tell the processor that it has to report them anew (mended by "physmem: Fix migration
+        # dirty bitmap coherency with TCG memory access"). A guest then arrives with old pages.
+        return f"{(spec.memory_mb << 10) - 8}K"
 
     def _kernel_line(self) -> str:
         # The kernel distrusts TCG's time stamp counter, which is the host's, and would read the
         # time from an emulated device: 1.2 us a call instead of 0.1.
-        clock = "tsc=reliable " if self.accelerator == "tcg" else ""
+        clock = _clock() if self.accelerator == "tcg" else ""
         return f"{clock}console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off"
 
     def _processor(self) -> list[str]:
@@ -131,12 +141,46 @@ class Qemu:
         ]
 
 
+def _clock() -> str:
+    rate = tsc.khz()
+    return "tsc=reliable " + (f"tsc_early_khz={rate} " if rate else "")
+
+
+def qmp_name(host: int) -> str:
+    """The QMP socket of a guest's QEMU on that host, in the guest's directory."""
+    return f"h{host}.qmp"
+
+
+def _archive(spec: GuestSpec) -> Path:
+    """Written once: where a guest moves to, its firmware must find the same bytes."""
+    return spec.state / "initramfs.cpio"
+
+
+def _spawn(spec: GuestSpec, command: list[str]) -> Process:
+    return spawn(
+        command,
+        namespace=spec.namespace,
+        cwd=spec.state,
+        output=spec.console,  # where a guest that does not start is looked for
+    )
+
+
 def _share_devices(spec: GuestSpec) -> list[str]:
     words = []
     for number, path in enumerate(spec.share):
         backend = f"local,id=fs{number},path={_quoted(path)},security_model=none"
         device = f"virtio-9p-pci,fsdev=fs{number},mount_tag={_tag(number)}"
         words += ["-fsdev", f"{backend},readonly=on,multidevs=remap"]
+        words += ["-device", f"{device},addr={SLOT_SHARE + number:#x}"]
+    return words
+
+
+def _copy_devices(spec: GuestSpec) -> list[str]:
+    words = []
+    for number, copy in enumerate(spec.copies):
+        node = f"disk{number}"
+        words += ["-blockdev", _disk_node(copy.image, node)]
+        device = f"virtio-blk-pci,drive={node},serial={_tag(number)}"
         words += ["-device", f"{device},addr={SLOT_SHARE + number:#x}"]
     return words
 
@@ -166,7 +210,10 @@ def _seed(spec: GuestSpec) -> Seed:
     return Seed(
         name=spec.name,
         address=f"{spec.address}/{PREFIX_LENGTH}",
-        shares=tuple((_tag(n), str(path)) for n, path in enumerate(spec.share)),
+        shares=(
+            *(("9p", _tag(n), str(path)) for n, path in enumerate(spec.share)),
+            *(("disk", _tag(n), str(copy.path)) for n, copy in enumerate(spec.copies)),
+        ),
         files=tuple((path, source.read_bytes(), mode) for path, source, mode in files),
     )
 
@@ -180,9 +227,9 @@ def _quoted(path: Path) -> str:
     return str(path).replace(",", ",,")
 
 
-def _root_node(path: Path) -> str:
+def _disk_node(path: Path, name: str) -> str:
     # Without locking: all guests of all labs read the same file, and nobody writes it.
     return (
-        "driver=raw,node-name=root,read-only=on,"
+        f"driver=raw,node-name={name},read-only=on,"
         f"file.driver=file,file.locking=off,file.filename={_quoted(path)}"
     )

@@ -18,16 +18,21 @@ from . import process
 from .hypervisor import BRIDGE_ADDRESS, SshKeys
 
 
-def make_keys(directory: Path, addresses: Mapping[str, str]) -> SshKeys:
-    """Make all key files of a lab whose guests have these names and addresses."""
-    directory.mkdir(mode=0o700)
-    keys = SshKeys(
+def keys_in(directory: Path) -> SshKeys:
+    """The key files of a lab, where they are or are to be made."""
+    return SshKeys(
         identity=directory / "id",
         host_key=directory / "host_key",
         authorized_keys=directory / "authorized_keys",
         known_hosts=directory / "known_hosts",
         hosts=directory / "hosts",
     )
+
+
+def make_keys(directory: Path, addresses: Mapping[str, str]) -> SshKeys:
+    """Make all key files of a lab whose guests have these names and addresses."""
+    directory.mkdir(mode=0o700)
+    keys = keys_in(directory)
     _keygen(keys.identity, "ivc-lab")
     _keygen(keys.host_key, "ivc-lab-guest")
     keys.authorized_keys.write_text(keys.public() + "\n")

@@ -6,20 +6,23 @@ it is what reserves the name, and removing it is the last thing done.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..errors import LabError, UsageError
 from .process import Process
 
 DEFAULT_NAME = "default"
-_VERSION = 2
+_VERSION = 3
 
 
 def base() -> Path:
@@ -33,9 +36,25 @@ class GuestRecord:
     processes: list[Process] = field(default_factory=list)
     #: Which of the lab's "hosts" it stands on, from 1: guests of one host share a region.
     host: int = 1
+    uuid: str = ""
+    #: What takes the guest in on another host; the guest is there once `processes` have ended.
+    receiver: list[Process] = field(default_factory=list)
+    receiver_host: int = 0
 
     def alive(self) -> bool:
-        return bool(self.processes) and all(one.alive() for one in self.processes)
+        return _all_alive(self.processes)
+
+    def settle(self) -> None:
+        """Where the guest is now. Whoever migrates it ends the side that does not have it."""
+        if not self.receiver or _all_alive(self.processes):
+            return
+        if _all_alive(self.receiver):
+            self.processes, self.host = self.receiver, self.receiver_host
+            self.receiver, self.receiver_host = [], 0
+
+
+def _all_alive(processes: list[Process]) -> bool:
+    return bool(processes) and all(one.alive() for one in processes)
 
 
 @dataclass
@@ -51,6 +70,12 @@ class LabRecord:
     #: The command that brings the lab up; `up` is not finished while it lives and `ready` is false.
     owner: Process
     ready: bool = False
+    #: How many "hosts" it has.
+    hosts: int = 1
+    #: Whether its guests can move from host to host; what they see of this machine are copies then.
+    migrates: bool = False
+    #: The directories of this machine that guests see.
+    shares: list[str] = field(default_factory=list)
     created: float = field(default_factory=time.time)
     guests: list[GuestRecord] = field(default_factory=list)
     version: int = _VERSION
@@ -71,6 +96,11 @@ class LabRecord:
     @property
     def ssh_directory(self) -> Path:
         return self.directory / "ssh"
+
+    @property
+    def inventory(self) -> Path:
+        """What `ivc migrate`, `ivc attach` and `ivc detach` read; QEMU guests only."""
+        return self.directory / "hosts.toml"
 
     def status(self) -> str:
         """One word: up, starting, broken (some guest has died) or abandoned (`up` was killed)."""
@@ -115,19 +145,40 @@ def region_path(name: str, host: int = 1) -> Path:
     return Path("/dev/shm") / (f"ivc-lab-{name}" if host == 1 else f"ivc-lab-{name}.{host}")
 
 
+def copies_path(name: str) -> Path:
+    """Where disks of a lab are: too large for /run, which may be memory."""
+    return Path("/var/tmp") / f"ivc-lab-{name}"
+
+
 def load(name: str) -> LabRecord | None:
     """The record of a lab; None when there is none (yet), or none that this version can read."""
     try:
         data = json.loads((directory(name) / "lab.json").read_text())
         if data["version"] != _VERSION:
             return None
-        guests = [
-            GuestRecord(**{**one, "processes": [Process(**p) for p in one["processes"]]})
-            for one in data.pop("guests")
-        ]
+        guests = [_guest(one) for one in data.pop("guests")]
         return LabRecord(**{**data, "owner": Process(**data["owner"]), "guests": guests})
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _guest(data: dict[str, Any]) -> GuestRecord:
+    lists = {key: [Process(**one) for one in data[key]] for key in ("processes", "receiver")}
+    guest = GuestRecord(**{**data, **lists})
+    guest.settle()
+    return guest
+
+
+@contextmanager
+def changing(name: str) -> Iterator[LabRecord]:
+    """The record of a lab that is up, for oneself alone; saved at the end of the block."""
+    with open(directory(name) / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = load(name)
+        if record is None:
+            raise LabError(f"there is no lab named {name}", hint="see `ivc lab list`")
+        yield record
+        record.save()
 
 
 def reserve(name: str) -> None:
@@ -149,9 +200,10 @@ def release(name: str) -> None:
     first = region_path(name)
     for region in (first, *first.parent.glob(f"{first.name}.*")):
         region.unlink(missing_ok=True)
-    shutil.rmtree(directory(name), ignore_errors=True)
-    if directory(name).exists():
-        raise LabError(f"cannot remove {directory(name)}", hint="remove it by hand")
+    for folder in (copies_path(name), directory(name)):
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            raise LabError(f"cannot remove {folder}", hint="remove it by hand")
     for parent in (base(), base().parent):
         try:
             parent.rmdir()

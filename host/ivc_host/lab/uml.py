@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from .. import packages
-from ..errors import MissingError
+from ..errors import LabError, MissingError
 from . import hypervisor, process
 from .hypervisor import GuestSpec, Progress
 from .process import Process
@@ -37,6 +37,7 @@ class UserModeLinux:
     name = "uml"
     ready_timeout = 60.0
     default_memory_mb = 512
+    migrates = False
 
     def prepare(self, progress: Progress) -> None:
         progress.step("user-mode Linux: the host's root directory serves as it is")
@@ -68,6 +69,12 @@ class UserModeLinux:
             output=spec.console,
         )
         return [started]
+
+    def receive(self, spec: GuestSpec) -> list[Process]:
+        raise LabError(
+            f"{spec.name} is a user-mode Linux guest, and those cannot migrate",
+            hint="bring a lab up with --hypervisor qemu --hosts 2",
+        )
 
     def guest_description(self) -> str:
         return (

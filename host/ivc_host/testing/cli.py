@@ -11,7 +11,7 @@ import typer
 
 from .. import paths
 from ..errors import IvcError, UsageError
-from . import fabtests, guests, host, matrix, mpi, programs
+from . import fabtests, guests, host, matrix, migrate, mpi, programs
 from .part import Part, Run, SkipPart, leftovers
 
 PARTS = [
@@ -21,6 +21,7 @@ PARTS = [
          programs.processes),
     Part("man", "the man pages and their examples", host.man),
     Part("mpi", "MPI programs through the plug-in, on this host", mpi.host),
+    Part("migrate", "MPI jobs on this host whose ranks move between two regions", migrate.migrate),
     Part("fabtests", "libfabric's own tests: the quick set, through the provider", fabtests.quick),
     Part("uml", "two and three user-mode Linux guests", guests.uml),
     Part("qemu", "two QEMU guests with an ivshmem device", guests.qemu),

@@ -1,0 +1,147 @@
+"""The migration demo's tables, words and picture."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from . import machine
+from .trace import longest_gap
+from .words import size_text, time_text
+
+if TYPE_CHECKING:
+    from ..demo_migrate import Loaded, Move, Shown
+
+#: What `ivc migrate` tells, in the order in which it happens, and how people call it.
+_STEPS = (
+    ("suspend", "memory is given up"),
+    ("suspend-done", "all have answered"),
+    ("detach-done", "device gone"),
+    ("switch-done", "runs on the other host"),
+    ("attach-done", "new device"),
+)
+_COLOURS = {"memory before": "#e3f1e3", "network": "#f8ead8", "memory after": "#e3f1e3"}
+
+
+def _phases(shown: Shown) -> Table:
+    table = Table(title=f"Latency of {size_text(shown.plan.size)}, one way")
+    for name in ("phase", "median", "seconds", "iterations"):
+        table.add_column(name, justify="left" if name == "phase" else "right")
+    medians = shown.medians()
+    for name, (begin, end) in shown.phases().items():
+        count = sum(begin <= one.time <= end for one in shown.points)
+        value = medians[name]
+        table.add_row(name, time_text(value) if value else "", f"{end - begin:.1f}", str(count))
+    return table
+
+
+def _moves(moves: list[Move], shown: Shown) -> Table:
+    table = Table(title="The moves, seconds after each was asked for")
+    table.add_column("")
+    for one in moves:
+        table.add_column(f"{one.guest} to {one.to}", justify="right")
+    for name, text in _STEPS:
+        times = [(one.at(name), one.begin) for one in moves]
+        table.add_row(text, *(f"{at - begin:.2f}" if at else "" for at, begin in times))
+    table.add_row("done", *(f"{one.end - one.begin:.2f}" for one in moves), end_section=True)
+    gaps = [longest_gap(shown.points, one.begin, one.end) for one in moves]
+    table.add_row("longest time without a message", *(f"{gap:.2f}" for gap in gaps))
+    return table
+
+
+def _lammps(loaded: Loaded) -> Table:
+    one = loaded.undisturbed[0]
+    table = Table(title=f"LAMMPS: {one.atoms} atoms, {one.steps} steps, 2 ranks")
+    for name in ("", "undisturbed", "a guest moves away and back"):
+        table.add_column(name, justify="right" if name else "left")
+    for label, pick in (("loop time", "loop_s"), ("of it Comm", "comm_s")):
+        medians = (
+            statistics.median(getattr(r, pick) for r in runs)
+            for runs in (loaded.undisturbed, loaded.disturbed)
+        )
+        table.add_row(label, *(f"{value:.2f} s" for value in medians))
+    return table
+
+
+def show(shown: Shown, console: Console, took: float) -> None:
+    """Everything in words and tables."""
+    console.print(_phases(shown))
+    console.print(_moves(shown.moves, shown))
+    console.print(
+        f"{len(shown.points)} messages there and back, each of them checked; the ranks sent "
+        f"{shown.packets['memory']} packets through memory, {shown.packets['network']} over the "
+        "network.",
+        highlight=False,
+    )
+    if shown.loaded is not None:
+        console.print(_lammps(shown.loaded))
+        console.print(
+            f"Two moves cost LAMMPS {shown.loaded.cost:.2f} s (medians of "
+            f"{len(shown.loaded.disturbed)} runs each). States that it printed differ by "
+            f"{shown.loaded.difference():.1e} at most.",
+            highlight=False,
+        )
+    console.print(
+        f"Guests: {shown.guest}. Their clock is known within {shown.clock.error * 1000:.0f} ms. "
+        f"Machine: {machine.line()}. Took {took:.0f} s.",
+        highlight=False,
+    )
+
+
+def _mark_moves(axes: Axes, shown: Shown, zero: float) -> None:
+    for name, (begin, end) in shown.phases().items():
+        axes.axvspan(begin - zero, end - zero, color=_COLOURS[name], zorder=0)
+        middle = (begin + end) / 2 - zero
+        axes.text(middle, 0.97, name, transform=axes.get_xaxis_transform(), ha="center", va="top")
+    for one in shown.moves:
+        for name, text in _STEPS:
+            at = one.at(name)
+            if at is None:
+                continue
+            axes.axvline(at - zero, color="#888888", linewidth=0.6, linestyle=":")
+            axes.text(
+                at - zero, 0.02, f" {text}", transform=axes.get_xaxis_transform(), rotation=90,
+                fontsize=5, va="bottom", ha="right", color="#444444",
+            )  # fmt: skip
+
+
+def draw(shown: Shown, path: Path) -> None:
+    """Latency over time, with the moves marked; and LAMMPS's times beside it."""
+    loaded = shown.loaded
+    columns = 2 if loaded else 1
+    # No display is needed, and none is looked for.
+    figure = Figure(figsize=(13 if loaded else 10, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    ratios = {"width_ratios": [4, 1][:columns]}
+    grid = figure.subplots(1, columns, squeeze=False, gridspec_kw=ratios)
+    axes = grid[0][0]
+    zero = shown.points[0].time
+    times = [one.time - zero for one in shown.points]
+    axes.plot(times, [one.us for one in shown.points], ".", markersize=2, color="#1f4e9c")
+    axes.set_yscale("log")
+    axes.set_xlim(times[0], times[-1])
+    _mark_moves(axes, shown, zero)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("us, one way")
+    axes.set_title(f"Latency of {size_text(shown.plan.size)} while a guest moves away and back")
+    if loaded:
+        _draw_lammps(grid[0][1], loaded)
+    figure.suptitle(f"{shown.guest}\n{machine.line()}", fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+def _draw_lammps(axes: Axes, loaded: Loaded) -> None:
+    for at, runs in enumerate((loaded.undisturbed, loaded.disturbed)):
+        seconds = [one.loop_s for one in runs]
+        axes.bar(at, statistics.median(seconds), width=0.6, color=("#9db8d9", "#d9a679")[at])
+        axes.plot([at] * len(seconds), seconds, "k.", markersize=4)
+    axes.set_xticks([0, 1], ["undisturbed", "two moves"])
+    axes.set_ylabel("LAMMPS loop time, s")
+    axes.set_title(f"two moves cost {loaded.cost:.1f} s", fontsize=9)
