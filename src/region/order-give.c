@@ -6,11 +6,9 @@
  *
  * Of two who ask the same at once, one is refused.  An order whose heartbeat is still 0 is a
  * *candidate*: its giver has not looked at the others yet.  Whoever becomes a candidate looks after
- * that (there is a full fence between the two), so of two at least one sees the other.  A candidate
- * gives way to an order that beats; it waits some beats for one in a lower place to begin with
- * that, and shorter for one in a higher place.  Should a giver be held up for longer than that
- * between its look and its first beat, both orders stand, which does no harm: a guest stays away
- * while one does.
+ * that (there is a full fence between the two), so of two at least one sees the other.  It gives
+ * way to an order that beats and to a candidate in a lower place; for one in a higher place it
+ * waits until that has beaten (it had looked before we came) or given way.
  */
 #include "region/order.h"
 
@@ -20,7 +18,7 @@
 
 #include <errno.h>
 
-enum { BEATS = 3, LOOK_MS = 20 };
+enum { BEATS = 10, LOOK_MS = 20 };
 
 static uint64_t order_state(uint64_t serial, enum ivc_order_phase phase)
 {
@@ -93,11 +91,12 @@ static int take_patiently(struct ivc_order *order, uint64_t vm)
                          IVC_LAYOUT_ORDERS);
 }
 
-/* What another order for the same guest is to us. */
+/* What another order for the same guest is to us, the worst last. */
 enum rival {
     RIVAL_NONE,
-    RIVAL_ABOVE,        /* a candidate in a higher place: gives way, unless it looked before us */
-    RIVAL_MAY_LIVE,     /* we give way if its heart moves */
+    RIVAL_MAY_LIVE,     /* its heart did not move yet since we look */
+    RIVAL_ABOVE,        /* a candidate in a higher place: it gives way, or has looked before us */
+    RIVAL_BELOW,        /* a candidate in a lower place: we give way */
     RIVAL_LIVES,
 };
 
@@ -116,47 +115,87 @@ static enum rival rival_at(const struct ivc_order *own, uint32_t place, uint64_t
         *seen = heartbeat + 1;
     if (heartbeat + 1 != *seen)
         return RIVAL_LIVES;
-    return heartbeat == 0 && place > own->place ? RIVAL_ABOVE : RIVAL_MAY_LIVE;
+    if (heartbeat != 0)
+        return RIVAL_MAY_LIVE;
+    return place > own->place ? RIVAL_ABOVE : RIVAL_BELOW;
 }
 
-/* Whether another order for the same guest lives; it takes some beats to see that none does. */
-static bool must_give_way(const struct ivc_order *own, uint64_t vm)
+static enum rival worst_rival(const struct ivc_order *own, uint64_t vm,
+                              uint64_t seen[IVC_LAYOUT_ORDERS], uint32_t *ret_place)
 {
-    uint64_t seen[IVC_LAYOUT_ORDERS] = { 0 }, start = ivc_now_ms(), waited;
-    enum rival worst;
+    enum rival worst = RIVAL_NONE;
 
-    do {
-        worst = RIVAL_NONE;
-        for (uint32_t place = 0; place < IVC_LAYOUT_ORDERS; place++) {
-            enum rival rival = rival_at(own, place, vm, &seen[place]);
+    for (uint32_t place = 0; place < IVC_LAYOUT_ORDERS; place++) {
+        enum rival rival = rival_at(own, place, vm, &seen[place]);
 
-            worst = IVC_MAX(worst, rival);
+        if (rival > worst) {
+            worst = rival;
+            *ret_place = place;
         }
-        if (worst == RIVAL_LIVES)
+    }
+    return worst;
+}
+
+/* RIVAL_NONE: ours is the only one.  Whoever decides in less than no time is waited for as long
+ * as it may live; an order that beats must do so within some beats. */
+static enum rival compete(const struct ivc_order *own, uint64_t vm, uint32_t *ret_place)
+{
+    uint64_t seen[IVC_LAYOUT_ORDERS] = { 0 }, start = ivc_now_ms();
+
+    for (;;) {
+        enum rival worst = worst_rival(own, vm, seen, ret_place);
+        uint64_t waited = ivc_now_ms() - start;
+
+        if (worst == RIVAL_NONE || worst >= RIVAL_BELOW)
+            return worst;
+        if (waited >= own->region->lease_ms
+            || (worst == RIVAL_MAY_LIVE && waited >= BEATS * IVC_HEARTBEAT_MS))
+            return RIVAL_NONE;
+        ivc_sleep_ms(LOOK_MS);
+    }
+}
+
+/* For a candidate to which we gave way: until it beats (true), or has given up, or is void. */
+static bool wait_for_decision(struct ivc_region *region, uint32_t place)
+{
+    struct ivc_layout_order *order = ivc_order_at(region, place);
+    uint64_t start = ivc_now_ms(), state = ivc_load_relaxed(&order->state);
+
+    while (ivc_now_ms() - start < region->lease_ms) {
+        uint64_t heartbeat = ivc_load_relaxed(&order->heartbeat);
+
+        if (ivc_load_acquire(&order->state) != state
+            || (state & UINT32_MAX) != IVC_ORDER_ASKED)
+            return false;
+        if (heartbeat != 0)
             return true;
-        if (worst != RIVAL_NONE)
-            ivc_sleep_ms(LOOK_MS);
-        waited = ivc_now_ms() - start;
-    } while ((worst == RIVAL_MAY_LIVE && waited < (BEATS + 1) * IVC_HEARTBEAT_MS)
-             || (worst == RIVAL_ABOVE && waited < IVC_HEARTBEAT_MS));
+        ivc_sleep_ms(LOOK_MS);
+    }
+    /* It died between its order and its look: nobody else would ever take that away. */
+    (void)ivc_cas(&order->state, state, order_state(state >> 32, IVC_ORDER_FREE));
     return false;
 }
 
 int ivc_order_give(struct ivc_region *region, uint64_t vm, struct ivc_order *ret_order)
 {
     struct ivc_order order = { .region = region };
+    enum rival rival;
+    uint32_t place = 0;
     int r;
 
-    if (!take_free(&order, vm) && (r = take_patiently(&order, vm)) < 0)
-        return r;
-    if (must_give_way(&order, vm)) {
+    do {
+        if (!take_free(&order, vm) && (r = take_patiently(&order, vm)) < 0)
+            return r;
+        rival = compete(&order, vm, &place);
+        if (rival == RIVAL_NONE) {
+            *ret_order = order;
+            return ivc_order_beat(ret_order);
+        }
         ivc_order_withdraw(&order);
-        return ivc_error_set(-EALREADY, "region %s: guest %016llx is asked to leave it already, by "
-                             "another migration or ivc_suspend; wait for that one", region->name,
-                             (unsigned long long)vm);
-    }
-    *ret_order = order;
-    return ivc_order_beat(ret_order);
+    } while (rival == RIVAL_BELOW && !wait_for_decision(region, place));
+    return ivc_error_set(-EALREADY, "region %s: guest %016llx is asked to leave it already, by "
+                         "another migration or ivc_suspend; wait for that one", region->name,
+                         (unsigned long long)vm);
 }
 
 int ivc_order_beat(struct ivc_order *order)

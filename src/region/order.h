@@ -51,8 +51,8 @@ struct ivc_order {
 /*
  * Asks the processes of guest `vm` to leave; from now on the giver beats, ten times a second.
  * -EALREADY: somebody else asks the same; -ENOSPC: all places are taken by others who live.  Takes
- * up to half a second when it finds another order for that guest, and up to the lease when all
- * places are taken.
+ * up to a second when the giver of another order for that guest has died, and up to the lease when
+ * all places are taken.
  */
 int ivc_order_give(struct ivc_region *region, uint64_t vm, struct ivc_order *ret_order);
 /* IVC_E_GONE: we stood still for so long that the order was taken for void. */

@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-enum { SIZE = 1 << 20, LEASE_MS = 1000, VM = 0x1234 };
+enum { SIZE = 1 << 20, LEASE_MS = 1000, VM = 0x1234, RACERS = 4 };
 
 static struct ivc_region *open_region(const char *path)
 {
@@ -149,7 +149,7 @@ static void test_twice(void)
 struct racer {
     pthread_t thread;
     struct ivc_region *region;
-    ivc_atomic_u32 *go;
+    ivc_atomic_u32 *go, *refused;
     int r;
 };
 
@@ -161,8 +161,13 @@ static void *race(void *arg)
     while (!ivc_load_acquire(racer->go))
         ivc_cpu_relax();
     racer->r = ivc_order_give(racer->region, VM, &order);
-    for (unsigned i = 0; racer->r == 0 && i < 8; i++, ivc_sleep_ms(IVC_HEARTBEAT_MS))
+    if (racer->r != 0)
+        atomic_fetch_add(racer->refused, 1);
+    /* Two orders at once would wait for each other for ever: the case would hang. */
+    while (racer->r == 0 && ivc_load_relaxed(racer->refused) < RACERS - 1) {
         CHECK_EQ(ivc_order_beat(&order), 0);
+        ivc_sleep_ms(IVC_HEARTBEAT_MS);
+    }
     if (racer->r == 0)
         ivc_order_withdraw(&order);
     return NULL;
@@ -172,20 +177,22 @@ static void test_race(void)
 {
     const char *path = new_region();
     struct ivc_region *guest = open_region(path);
-    struct racer racers[3];
-    ivc_atomic_u32 go;
+    struct racer racers[RACERS];
+    ivc_atomic_u32 go, refused;
 
     for (unsigned round = 0; round < 20; round++) {
         unsigned given = 0;
 
         atomic_store(&go, 0);
-        for (unsigned i = 0; i < 3; i++) {
-            racers[i] = (struct racer){ .region = open_region(path), .go = &go };
+        atomic_store(&refused, 0);
+        for (unsigned i = 0; i < RACERS; i++) {
+            racers[i] = (struct racer){ .region = open_region(path), .go = &go,
+                                        .refused = &refused };
             CHECK_EQ(pthread_create(&racers[i].thread, NULL, race, &racers[i]), 0);
         }
         ivc_sleep_ms(2);
         ivc_store_release(&go, 1);
-        for (unsigned i = 0; i < 3; i++) {
+        for (unsigned i = 0; i < RACERS; i++) {
             CHECK_EQ(pthread_join(racers[i].thread, NULL), 0);
             CHECK_THAT(racers[i].r == 0 || racers[i].r == -EALREADY, "%d", racers[i].r);
             given += racers[i].r == 0;
