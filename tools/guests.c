@@ -31,6 +31,30 @@ void people_free(struct people *people)
     people->slots = NULL;
 }
 
+static void look_at_joining(struct people *people, uint32_t slot, uint64_t now)
+{
+    struct person *person = &people->slots[slot];
+    uint64_t state = ivc_load_relaxed(&ivc_region_slot(people->region, slot)->state);
+
+    if (ivc_layout_phase(state) != IVC_PHASE_JOINING)
+        state = 0;
+    if (state != person->joining_state)
+        person->joining_since_ms = now;
+    person->joining_state = state;
+}
+
+bool people_are_joining(const struct people *people)
+{
+    uint64_t now = ivc_now_ms();
+
+    /* Who stays at that for longer than the lease has died on the way. */
+    for (uint32_t slot = 0; slot < people->n_slots; slot++)
+        if (people->slots[slot].joining_state != 0
+            && now - people->slots[slot].joining_since_ms < people->lease_ms)
+            return true;
+    return false;
+}
+
 static void look_at(struct people *people, uint32_t slot, uint64_t now)
 {
     struct person *person = &people->slots[slot];
@@ -53,8 +77,13 @@ void people_look(struct people *people)
 {
     uint64_t now = ivc_now_ms();
 
-    for (uint32_t slot = 0; slot < people->n_slots; slot++)
+    /* After an order was given: pairs with the fence in must_stay_out() (member.c).  Who joins sees the
+     * order, or we see that it joins. */
+    atomic_thread_fence(memory_order_seq_cst);
+    for (uint32_t slot = 0; slot < people->n_slots; slot++) {
+        look_at_joining(people, slot, now);
         look_at(people, slot, now);
+    }
 }
 
 bool person_is_of(const struct person *person, const uint64_t *vms, unsigned n)

@@ -18,6 +18,7 @@ struct person {
     struct ivc_member member;
     uint64_t heartbeat, since_ms;
     bool present;           /* by the last look */
+    uint64_t joining_state, joining_since_ms;   /* its owner is about to join: 0: none is */
 };
 
 struct people {
@@ -30,6 +31,9 @@ struct people {
 /* -ENOMEM. */
 int people_open(struct ivc_region *region, struct people *ret_people);
 void people_free(struct people *people);
+/* Whether somebody, of whatever guest, is about to join: it may not have seen an order that was given
+ * a moment ago. */
+bool people_are_joining(const struct people *people);
 /* Who is there now.  One whose heart has stood still for the lease is not: its process has died and
  * nobody was there to see it. */
 void people_look(struct people *people);

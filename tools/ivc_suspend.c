@@ -191,7 +191,7 @@ static int wait_for_answers(const struct options *options, const struct say *say
     for (;; people_look(people)) {
         double seconds = (double)(ivc_now_ms() - start) / 1000;
 
-        if (count_asked(say) == 0) {
+        if (count_asked(say) == 0 && !people_are_joining(people)) {
             say_answered(say, seconds);
             return -1;
         }

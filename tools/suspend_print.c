@@ -89,7 +89,8 @@ static void reason_of(const struct say *say, const struct person *person, chosen
                       char ret_reason[REASON_MAX])
 {
     if (chosen == is_too_old)
-        snprintf(ret_reason, REASON_MAX, "it uses a library that does not know orders");
+        snprintf(ret_reason, REASON_MAX, "it uses a library that does not know orders, or no "
+                 "network to go on by (Open MPI's plug-in: --mca btl_ivc_network 1)");
     else
         person_reason(say->people, person, ret_reason);
 }
@@ -176,7 +177,7 @@ static void put_guest(struct text *text, const struct say *guest)
             continue;
         person_name(person, name, sizeof name);
         put(text, "    %s%s\n", name, person->member.features & IVC_FEATURE_ORDERS ? ""
-            : ", uses a library that does not know orders");
+            : ", uses a library that does not know orders, or no network");
     }
 }
 

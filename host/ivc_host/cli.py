@@ -22,6 +22,13 @@ _GROUPS = {
     "fabtests": "ivc_host.fabtests",
 }
 
+#: Commands without subcommands: the module, whose function has the command's name.
+_COMMANDS = {
+    "migrate": "ivc_host.migrate.cli",
+    "attach": "ivc_host.migrate.cli",
+    "detach": "ivc_host.migrate.cli",
+}
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,12 +61,15 @@ def _exists(module: str) -> bool:
 
 
 def _wanted() -> list[str]:
-    """The groups to load: the one that is called, or all of them for help and completion."""
+    """What to load: the one that is called, or all of them for help and completion."""
+    known = [*_GROUPS, *_COMMANDS]
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    return words[:1] if words and words[0] in _GROUPS else list(_GROUPS)
+    return words[:1] if words and words[0] in known else known
 
 
 # Loading only what is called keeps a plotting library's half second out of `ivc lab ssh`.
 for _name in _wanted():
-    if _exists(_GROUPS[_name]):
+    if _name in _COMMANDS:
+        app.command(_name)(getattr(importlib.import_module(_COMMANDS[_name]), _name))
+    elif _exists(_GROUPS[_name]):
         app.add_typer(importlib.import_module(_GROUPS[_name]).app, name=_name)

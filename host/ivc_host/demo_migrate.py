@@ -12,14 +12,11 @@ import json
 import os
 import re
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -30,6 +27,7 @@ from .bench.progress import Steps
 from .errors import IvcError, UsageError
 from .lab import lab as labs
 from .lab.job import Job
+from .moves import Move, move
 
 #: Rank 0 and mpirun stay, rank 1 moves: the clock and the output are those of a guest at rest.
 STAYS, MOVES = "g1", "g2"
@@ -45,69 +43,6 @@ _MEMORY = re.compile(r"^ivc: rank .*: memory: sent (\d+)", re.M)
 
 class DemoError(IvcError):
     """What the demo set out to show did not happen."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Something that `ivc migrate` has told, and when."""
-
-    time: float
-    name: str
-
-
-@dataclass(frozen=True)
-class Move:
-    """One migration, on this host's clock."""
-
-    guest: str
-    to: str
-    begin: float
-    end: float
-    marks: list[Mark]
-    #: The last line of `ivc migrate --json`.
-    report: Mapping[str, Any]
-
-    def at(self, name: str) -> float | None:
-        """When the first mark of that name was made."""
-        return next((mark.time for mark in self.marks if mark.name == name), None)
-
-
-def move(lab: labs.Lab, guest: str, to: str) -> Move:
-    """Move a guest to another host; the one place where the demo asks for it."""
-    command = [sys.executable, "-m", "ivc_host", "migrate", guest, "--lab", lab.name, "--to", to]
-    begin = time.time()
-    marks: list[Mark] = []
-    last: dict[str, Any] = {}
-    with subprocess.Popen(
-        [*command, "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if event := _event(line):
-                marks.append(Mark(float(event.get("time", time.time())), _mark_name(event)))
-                last = event
-    if child.returncode != 0:
-        raise DemoError(
-            f"{guest} was not moved to {to} (exit {child.returncode})", detail=last.get("error")
-        )
-    return Move(guest, to, begin, time.time(), marks, last)
-
-
-def _event(line: str) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and "event" in found else None
-
-
-def _mark_name(event: Mapping[str, Any]) -> str:
-    """Such as suspend, suspend-done, switch-done."""
-    if event["event"] == "phase":
-        return str(event["phase"])
-    if event["event"] == "phase-done":
-        return f"{event['phase']}-done"
-    return str(event["event"])
 
 
 @dataclass

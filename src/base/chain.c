@@ -15,12 +15,18 @@ struct chain {
     int signal;
     ivc_chain_fn *fn;
     struct sigaction before;    /* written before ours is there; one for a single use is taken out */
+    struct sigaction later;     /* of somebody who took the signal after us: is passed on to first */
+    bool has_later;
     unsigned users;             /* under `lock` */
     bool installed;             /* under `lock`; it may be behind handlers that came later */
 };
 
 static struct chain chains[] = { { .signal = SIGSEGV }, { .signal = SIGBUS } };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* This thread's fault is with those who came later: should it come back to us, they have passed it on
+ * to whom they found, and it goes on to those of before. */
+static _Thread_local volatile sig_atomic_t passing __attribute__((tls_model("initial-exec")));
 
 static struct chain *chain_of(int number)
 {
@@ -58,6 +64,13 @@ static void pass_on(struct chain *chain, int number, siginfo_t *info, void *cont
     struct sigaction before = chain->before;
     bool plain = !(before.sa_flags & SA_SIGINFO);
 
+    if (chain->has_later && !passing) {
+        passing = 1;
+        call(&chain->later, number, info, context);
+        passing = 0;
+        return;
+    }
+
     if (plain && before.sa_handler == SIG_IGN && info->si_code <= 0)
         return;
     if (plain && (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) {
@@ -80,19 +93,59 @@ static void on_fault(int number, siginfo_t *info, void *context)
         pass_on(chain, number, info, context);
 }
 
-int ivc_chain_add(int number, ivc_chain_fn *fn)
+/* On the thread's own signal stack if it has one, and without blocking the signal: a handler of before
+ * that jumps out of the fault does not leave it blocked. */
+static struct sigaction own_action(void)
 {
-    /* On the thread's own signal stack if it has one, and without blocking the signal: a handler of
-     * before that jumps out of the fault does not leave it blocked. */
     struct sigaction action = { .sa_sigaction = on_fault,
                                 .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
+
+    sigemptyset(&action.sa_mask);
+    return action;
+}
+
+static bool is_own(const struct sigaction *action)
+{
+    return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_fault;
+}
+
+/* Some libraries take the signals when they are loaded and pass nothing on (libpsm2, which libfabric
+ * brings along).  They are put behind us. */
+static void renew(struct chain *chain)
+{
+    struct sigaction action = own_action(), now;
+
+    if (sigaction(chain->signal, NULL, &now) < 0 || is_own(&now))
+        return;
+    if (!chain->has_later || chain->later.sa_sigaction != now.sa_sigaction) {
+        chain->later = now;
+        chain->has_later = (now.sa_flags & SA_SIGINFO)
+                           || (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN);
+    }
+    (void)sigaction(chain->signal, &action, NULL);
+}
+
+void ivc_chain_renew(int number)
+{
+    struct chain *chain = chain_of(number);
+
+    pthread_mutex_lock(&lock);
+    if (chain->users > 0)
+        renew(chain);
+    pthread_mutex_unlock(&lock);
+}
+
+int ivc_chain_add(int number, ivc_chain_fn *fn)
+{
+    struct sigaction action = own_action();
     struct chain *chain = chain_of(number);
     int r = 0;
 
     pthread_mutex_lock(&lock);
-    if (!chain->installed) {
+    if (chain->installed) {
+        renew(chain);
+    } else {
         chain->fn = fn;
-        sigemptyset(&action.sa_mask);
         /* Read first, so that it is there for the handler's first fault. */
         r = sigaction(number, NULL, &chain->before) < 0 || sigaction(number, &action, NULL) < 0
             ? ivc_error_set(-errno, "cannot catch signal %d: %s", number, strerror(errno)) : 0;
@@ -119,10 +172,11 @@ void ivc_chain_remove(int number)
 
     pthread_mutex_lock(&lock);
     if (--chain->users == 0) {
-        if (sigaction(number, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO)
-            && now.sa_sigaction == on_fault) {
-            sigaction(number, &chain->before, NULL);
-            chain->installed = false;
+        if (sigaction(number, NULL, &now) == 0 && is_own(&now)) {
+            sigaction(number, chain->has_later ? &chain->later : &chain->before, NULL);
+            chain->installed = chain->has_later;    /* it may call ours */
+            if (chain->has_later)
+                pin_this_file();
         } else {
             pin_this_file();
         }

@@ -21,6 +21,9 @@ typedef bool ivc_chain_fn(const siginfo_t *info);
 /* SIGSEGV or SIGBUS; `fn` is the same for all calls with this signal.  Counted. */
 int ivc_chain_add(int signal, ivc_chain_fn *fn);
 void ivc_chain_remove(int signal);
+/* Somebody may have taken the signal since, without passing on what is not his: then we take it again.
+ * To be called now and then. */
+void ivc_chain_renew(int signal);
 
 /* Starts a thread of the library.  The application's signals are the application's: the thread
  * takes none of them but those that it causes itself, because a fault while its signal is

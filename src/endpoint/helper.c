@@ -119,30 +119,40 @@ static bool suspend_pairs(struct ivc_helper *helper)
     return under_way;
 }
 
-/* Members of a guest that was asked to leave wait for our word, also when we never knew them. */
+/* One who leaves and whom we never knew here: it waits for our word. */
+static bool is_stranger(struct ivc_endpoint *endpoint, uint32_t slot, struct ivc_member *ret_member)
+{
+    struct ivc_region *region = endpoint->home.region;
+    uint64_t head;
+
+    return !ivc_endpoint_peer(endpoint, slot) && ivc_region_member(region, slot, ret_member) == 0
+           && ret_member->magic_id == endpoint->magic_id
+           && !ivc_link_is_open(region, slot, ret_member->generation)
+           && ivc_link_look(region, slot, &head) == IVC_LINK_SUSPENDED;
+}
+
+/* Whoever began to leave goes on with it when the order was taken back, so that we look also then. */
 static void answer_strangers(struct ivc_endpoint *endpoint)
 {
     struct ivc_region *region = endpoint->home.region;
     struct ivc_member member;
-    uint64_t head;
 
-    if (!ivc_region_has_orders(region))
-        return;
-    close_gate(endpoint);
-    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++)
-        if (!ivc_endpoint_peer(endpoint, slot) && ivc_region_member(region, slot, &member) == 0
-            && member.magic_id == endpoint->magic_id
-            && !ivc_link_is_open(region, slot, member.generation)
-            && ivc_link_look(region, slot, &head) == IVC_LINK_SUSPENDED)
+    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++) {
+        if (!is_stranger(endpoint, slot, &member))
+            continue;
+        close_gate(endpoint);
+        if (is_stranger(endpoint, slot, &member))
             ivc_link_refuse(region, slot, member.generation);
-    open_gate(endpoint);
+        open_gate(endpoint);
+    }
 }
 
 static void leave(struct ivc_helper *helper)
 {
     struct ivc_endpoint *endpoint = helper->endpoint;
 
-    if (ivc_region_process_is_reached(endpoint->home.region))
+    if (!ivc_region_is_lost(endpoint->home.region)
+        && ivc_region_process_is_reached(endpoint->home.region))
         return;     /* memory that we lent is reached through another endpoint of this process */
     if (ivc_residence_move_out(endpoint) < 0) {
         ivc_trace_event(endpoint, "stays", ivc_error_text());
@@ -151,12 +161,31 @@ static void leave(struct ivc_helper *helper)
     helper->leaving = false;
 }
 
+/* The memory is gone, or others took us for dead: what is still to be said is said by network. */
+static bool is_lost(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+    bool lost = ivc_region_look_if_lost(endpoint->home.region);
+
+    if (!lost && !ivc_region_is_evicted(endpoint->home.region))
+        return false;
+    close_gate(endpoint);
+    ivc_lost_region(endpoint, lost ? "the shared memory was taken away"
+                                   : "this guest stood still and was taken for dead");
+    leave(helper);
+    open_gate(endpoint);
+    helper->leaving = false;
+    return true;
+}
+
 static void look_at_orders(struct ivc_helper *helper)
 {
     struct ivc_endpoint *endpoint = helper->endpoint;
     struct ivc_region *region = endpoint->home.region;
     bool under_way;
 
+    if (is_lost(helper))
+        return;
     ivc_region_orders_look(region);
     if (!helper->leaving && ivc_region_is_ordered_away(region, ivc_region_own_vm())) {
         helper->leaving = true;
@@ -170,7 +199,7 @@ static void look_at_orders(struct ivc_helper *helper)
             leave(helper);
         open_gate(endpoint);
     }
-    if (endpoint->home.region)
+    if (endpoint->home.region && ivc_region_has_orders(region))
         answer_strangers(endpoint);
 }
 
@@ -218,7 +247,7 @@ static void look_for_region(struct ivc_helper *helper)
     /* It was pulled, and the order taken back, after we had mapped it and before we looked for orders:
      * what we have joined is the place that we were to leave. */
     if (r == 0 && (!ivc_region_is_named(region) || ivc_region_look_if_lost(region))) {
-        ivc_residence_close(&residence);
+        ivc_residence_give_back(&residence);
         r = IVC_E_NOREGION;
     }
     if (r != 0 && r != helper->refused && r != IVC_E_NOREGION)
@@ -240,8 +269,10 @@ static void look_round(struct ivc_helper *helper)
     helper->look_round_at = now + LOOK_ROUND_MS;
     if (!helper->endpoint->home.region)
         look_for_region(helper);
-    if (helper->endpoint->home.region)
-        look_for_neighbours(helper->endpoint);
+    if (!helper->endpoint->home.region)
+        return;
+    answer_strangers(helper->endpoint);
+    look_for_neighbours(helper->endpoint);
 }
 
 /* ---- the thread */

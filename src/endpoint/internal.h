@@ -7,6 +7,7 @@
 #include "endpoint/backlog.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/gate.h"
+#include "endpoint/lost.h"
 #include "endpoint/trace.h"
 #include "network/network.h"
 #include "region/region.h"
@@ -45,7 +46,8 @@ struct ivc_peer {
     struct ivc_backlog unread;      /* to be delivered before anything else */
     bool over;                      /* ... and then the peer is gone, for this reason: */
     const char *over_reason;
-    struct ivc_path_record record;  /* trace.c: since when it is on which path */
+    struct ivc_loss loss;           /* lost.c: of the last attachment */
+    struct ivc_path_record record;  /* trace.c */
 
     /* The network. */
     struct ivc_network_name network;    /* where its network is; provider 0: none */
@@ -196,6 +198,9 @@ void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 void ivc_poll_welcome_ring(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Ends the slot's peer if its process is gone: a new one may be there.  Takes `polling`, if it can. */
 void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot);
+bool ivc_poll_region_is_lost(struct ivc_endpoint *endpoint);
+/* Takes all that is in its ring; false when the adapter wants no more for now. */
+bool ivc_poll_drain(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Looks at its ring no more, which stays mapped. */
 void ivc_poll_turn_away(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
@@ -218,6 +223,9 @@ int ivc_residence_open(struct ivc_endpoint *endpoint, struct ivc_region *region,
 /* The helper, with the gate closed. */
 void ivc_residence_move_in(struct ivc_endpoint *endpoint, const struct ivc_residence *residence);
 int ivc_residence_move_out(struct ivc_endpoint *endpoint);
+/* One that was opened and is not to be lived in.  Peers may have attached to the member that they saw:
+ * they are told that it has moved, not that it left for good. */
+void ivc_residence_give_back(struct ivc_residence *residence);
 /* Accept an endpoint whose opening failed half way. */
 void ivc_residence_close(struct ivc_residence *residence);
 void ivc_residences_free(struct ivc_endpoint *endpoint);

@@ -43,12 +43,12 @@ void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (peer->rx_open || (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE))
         return;
     r = ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx);
-    if (r < 0)
+    if (r < 0 && !ivc_poll_region_is_lost(endpoint))
         ivc_peer_end(endpoint, peer, ivc_error_text());
     if (r != 0)
         return;
     /* What it sent by network comes before what is in the ring: then we are called again. */
-    if (peer->rx.after != peer->remote_received) {
+    if ((int32_t)(peer->remote_received - peer->rx.after) < 0) {
         ivc_rx_close(&peer->rx);
         return;
     }
@@ -105,6 +105,13 @@ static inline void deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     endpoint->on_packet(endpoint->arg, peer, &packet);
 }
 
+/* What was read is no nonsense of a peer's: there is no memory behind it any more.  The helper, if there
+ * is one, is about to see to it. */
+bool ivc_poll_region_is_lost(struct ivc_endpoint *endpoint)
+{
+    return endpoint->helper && ivc_region_look_if_lost(endpoint->home.region);
+}
+
 /* Takes up to a budget of packets from the peer's ring. */
 static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
@@ -112,7 +119,14 @@ static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 
     while (n < IVC_TURN_BUDGET && !endpoint->end_turn
            && (r = ivc_rx_peek(&peer->rx, &endpoint->packet)) == 1) {
+        if (!ivc_region_is_intact(endpoint->home.region))
+            return n;       /* zeroes of a window that was taken away: no packet */
         deliver(endpoint, peer);
+        if (endpoint->packet.body_len > 0 && !ivc_region_is_intact(endpoint->home.region)) {
+            ivc_peer_end(endpoint, peer, "the shared memory was taken away while a packet was read: "
+                         "what came of it cannot be relied on, and was lost");
+            return n + 1;
+        }
         ivc_rx_advance(&peer->rx);
         n++;
     }
@@ -121,9 +135,18 @@ static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     /* Now, not only when the ring is empty: the sender may wait for these very chunks. */
     if (peer->rx.published != peer->rx.head)
         ivc_rx_publish(&peer->rx);
-    if (__builtin_expect(r < 0, 0))
+    if (__builtin_expect(r < 0, 0) && !ivc_poll_region_is_lost(endpoint))
         ivc_peer_end(endpoint, peer, ivc_error_text());
     return n;
+}
+
+bool ivc_poll_drain(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int n = 1;
+
+    while (n > 0 && peer->rx_open && !endpoint->end_turn)
+        n = poll_peer(endpoint, peer);
+    return n == 0 || !peer->rx_open;
 }
 
 /* A process that we did not connect to, or knew by network, has sent to us through memory. */
@@ -173,6 +196,13 @@ static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     fate = ivc_region_member_fate(endpoint->home.region, peer->member.slot, peer->member.generation);
     if (fate == IVC_MEMBER_HERE || (fate == IVC_MEMBER_MOVED && endpoint->helper))
         return;     /* and so is one that has moved */
+    if (ivc_poll_region_is_lost(endpoint))
+        return;
+    if (fate == IVC_MEMBER_DEAD) {
+        ivc_poll_open_rx(endpoint, peer);
+        if (ivc_lost_suspect(endpoint, peer))
+            return;
+    }
     take_last_packets(endpoint, peer);
     ivc_peer_end(endpoint, peer, fate == IVC_MEMBER_DEAD ? "its process died" : NULL);
 }
@@ -218,26 +248,30 @@ static void cool_one(struct ivc_endpoint *endpoint)
         }
 }
 
-/* We were taken for dead: our rings and buffers may be someone else's by now. */
-static void end_all(struct ivc_endpoint *endpoint)
+/* Our rings and buffers may be someone else's by now, or are no more. */
+static void end_all(struct ivc_endpoint *endpoint, const char *reason)
 {
     for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
         struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
 
         if (peer)
-            ivc_peer_end(endpoint, peer, "this guest stood still for so long that its processes were "
-                         "taken for dead");
+            ivc_peer_end(endpoint, peer, reason);
     }
 }
 
 static void look_for_the_gone(struct ivc_endpoint *endpoint)
 {
-    ivc_region_alarm_clear(endpoint->home.region);
-    if (ivc_region_is_evicted(endpoint->home.region)) {
-        end_all(endpoint);
-        return;
+    struct ivc_region *region = endpoint->home.region;
+
+    ivc_region_alarm_clear(region);
+    if (ivc_region_is_lost(region) || ivc_region_is_evicted(region)) {
+        if (!endpoint->helper)
+            end_all(endpoint, ivc_region_is_lost(region)
+                    ? "the shared memory was taken away, and there is no network"
+                    : "this guest stood still for so long that its processes were taken for dead");
+        return;     /* the helper goes on by network */
     }
-    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
+    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++) {
         struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
 
         if (peer)

@@ -24,6 +24,7 @@ enum wire_kind {
     WIRE_GREETING,
     WIRE_FAREWELL,
     WIRE_BROKEN,            /* packets of yours are missing: nothing more is taken from you */
+    WIRE_LOST,              /* our shared memory is gone (lost.c) */
 };
 
 /* The content of a greeting. */
@@ -141,6 +142,14 @@ static int may_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return peer->greeted ? 0 : greet(endpoint, peer);
 }
 
+int ivc_remote_send_lost(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *content,
+                         size_t len)
+{
+    int r = may_send(endpoint, peer);
+
+    return r != 0 ? r : send_kind(endpoint, peer, WIRE_LOST, content, len);
+}
+
 static int send_packet(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                        const struct iovec *iov, unsigned n_iov, size_t len)
 {
@@ -155,7 +164,8 @@ static int send_packet(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uin
                              IVC_REMOTE_IOV_MAX);
     wire = next_wire(endpoint, peer, WIRE_PACKET, tag);
     parts[0] = (struct iovec){ &wire, sizeof wire };
-    memcpy(parts + 1, iov, n_iov * sizeof *iov);
+    if (n_iov > 0)
+        memcpy(parts + 1, iov, n_iov * sizeof *iov);
     r = ivc_network_send(endpoint->network, peer->route, parts, n_iov + 1);
     if (r == 0) {
         peer->remote_sent++;
@@ -332,6 +342,8 @@ static void on_packet(void *arg, const void *data, size_t len)
                    "same wherever packets go over the network");
     else if (wire.kind == WIRE_PACKET)
         deliver(endpoint, peer, wire.tag, content, len);
+    else if (wire.kind == WIRE_LOST)
+        ivc_lost_hear(endpoint, peer, content, len);
     else if (wire.kind == WIRE_FAREWELL)
         end(endpoint, peer, NULL);
     /* It may have waited for this packet with reading the ring that comes after. */
@@ -345,7 +357,7 @@ static void on_down(void *arg, struct ivc_route *route, const char *reason)
     struct ivc_peer *peer = ivc_route_arg(route);
 
     /* Memory leads there, and nothing is awaited from the network: the region says whether it lives. */
-    if (ivc_peer_is_attached(peer) && peer->rx_open) {
+    if (ivc_peer_is_attached(peer) && peer->rx_open && !peer->loss.pending) {
         ivc_endpoint_lock(endpoint);
         peer->route = NULL;
         ivc_endpoint_unlock(endpoint);

@@ -117,7 +117,7 @@ int ivc_residence_open(struct ivc_endpoint *endpoint, struct ivc_region *region,
     int r = furnish(endpoint, &residence);
 
     if (r != 0) {
-        ivc_residence_close(&residence);
+        ivc_residence_give_back(&residence);
         return r;
     }
     *ret_residence = residence;
@@ -232,6 +232,13 @@ void ivc_residence_put(struct ivc_endpoint *endpoint, uint32_t number)
     for (struct ivc_residence *residence = endpoint->left; residence; residence = residence->earlier)
         if (residence->number == number)
             residence->buffers_out--;
+}
+
+void ivc_residence_give_back(struct ivc_residence *residence)
+{
+    /* A region that cannot be retired is left for good: then that is what peers are told. */
+    (void)ivc_region_retire(residence->region);
+    ivc_residence_close(residence);
 }
 
 void ivc_residence_close(struct ivc_residence *residence)

@@ -77,7 +77,7 @@ static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *pe
     int r = 0;
 
     if (!peer->rx_open && ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx) == 0)
-        peer->rx_open = peer->rx.after == peer->remote_received;
+        peer->rx_open = (int32_t)(peer->remote_received - peer->rx.after) >= 0;
     end = peer->rx_open ? peer->rx.head + peer->rx.mask + 1 : 0;
     while (peer->rx_open && peer->rx.head < end && r == 0 && ivc_rx_peek(&peer->rx, packet) == 1) {
         struct iovec iov[2] = {
@@ -108,6 +108,9 @@ void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
      * suspended between the two looks. */
     fate = ivc_region_member_fate(region, member->slot, member->generation);
     word = ivc_link_look(region, member->slot, &head);
+    /* Zeroes of a window that was taken away look like a member that left. */
+    if (peer->loss.pending || ivc_region_look_if_lost(region))
+        return;
     if (word == IVC_LINK_SUSPENDED)
         close_pair(endpoint, peer, head);
     else if (fate == IVC_MEMBER_MOVED && word == IVC_LINK_NONE)
@@ -140,6 +143,9 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     int r = 0;
 
+    if (ivc_peer_state(peer) == IVC_PEER_GONE)
+        return 0;
+    ivc_lost_step(endpoint, peer);
     if (ivc_peer_state(peer) == IVC_PEER_GONE)
         return 0;
     if (!deliver_unread(endpoint, peer)) {

@@ -83,6 +83,7 @@ static void *guard_main(void *arg)
     struct ivc_layout_member *own = ivc_region_slot(region, region->self.slot);
 
     do {
+        ivc_chain_renew(SIGBUS);
         if (ivc_region_look_if_lost(region)) {
             ivc_store_relaxed(&region->alarm, 1);
             continue;

@@ -23,6 +23,7 @@ static void look_at(const struct ivc_layout_order *order, uint64_t now, uint32_t
     uint64_t state = ivc_load_acquire(&order->state);
     uint64_t vm = ivc_load_relaxed(&order->vm);
     uint64_t heartbeat = ivc_load_relaxed(&order->heartbeat);
+    bool asked;
 
     /* It may have been given anew while we read: then `vm` is of the one or the other, and the next
      * look will tell.  Pairs with the fence in take_place(). */
@@ -33,8 +34,8 @@ static void look_at(const struct ivc_layout_order *order, uint64_t now, uint32_t
         sight->since_ms = now;
     sight->state = state;
     sight->heartbeat = heartbeat;
-    sight->vm = vm;
-    sight->valid = (state & UINT32_MAX) == IVC_ORDER_ASKED && now - sight->since_ms < lease_ms;
+    asked = (state & UINT32_MAX) == IVC_ORDER_ASKED && now - sight->since_ms < lease_ms;
+    ivc_store_relaxed(&sight->asks, asked ? vm : 0);
 }
 
 /* When we stood still ourselves, the silence of others in that time says nothing about them. */
@@ -65,7 +66,7 @@ void ivc_region_orders_look(struct ivc_region *region)
 static bool asks(const struct ivc_order_watch *watch, uint64_t vm)
 {
     for (uint32_t i = 0; i < IVC_LAYOUT_ORDERS; i++)
-        if (watch->sights[i].valid && watch->sights[i].vm == vm)
+        if (vm != 0 && ivc_load_relaxed(&watch->sights[i].asks) == vm)
             return true;
     return false;
 }
@@ -78,7 +79,7 @@ bool ivc_region_is_ordered_away(const struct ivc_region *region, uint64_t vm)
 bool ivc_region_has_orders(const struct ivc_region *region)
 {
     for (uint32_t i = 0; i < IVC_LAYOUT_ORDERS; i++)
-        if (region->orders.sights[i].valid)
+        if (ivc_load_relaxed(&region->orders.sights[i].asks) != 0)
             return true;
     return false;
 }

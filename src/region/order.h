@@ -16,9 +16,9 @@
 struct ivc_order_sight {
     uint64_t state;
     uint64_t heartbeat;
-    uint64_t vm;
     uint64_t since_ms;      /* state and heartbeat have been as they are since then */
-    bool valid;
+    ivc_atomic_u64 asks;    /* the guest that a valid order asks to leave; 0: none.  One thread looks,
+                               others ask what it saw: nothing else goes with this word (relaxed) */
 };
 struct ivc_order_watch {
     uint64_t uuid[2], epoch;        /* of the region that this was seen in */

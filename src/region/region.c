@@ -93,6 +93,15 @@ static bool header_is_ours(const struct ivc_region *region)
            && ivc_load_relaxed(&header->epoch) == region->epoch;
 }
 
+bool ivc_region_is_intact(const struct ivc_region *region)
+{
+    const struct ivc_layout_header *header = region->mapping.memory;
+
+    /* Acquire, so that it is not done before what was read: that came with an acquire itself. */
+    atomic_thread_fence(memory_order_acquire);
+    return __builtin_expect(ivc_load_relaxed(&header->uuid[0]) == region->uuid[0], 1);
+}
+
 bool ivc_region_is_lost(const struct ivc_region *region)
 {
     return ivc_fault_has_been(region->mapping.fault);

@@ -102,6 +102,9 @@ bool ivc_region_is_retired(const struct ivc_region *region);
  * must not touch the region.  Then only leave, retire, take_back and free make sense.
  */
 bool ivc_region_is_lost(const struct ivc_region *region);
+/* Whether what was read a moment ago can be believed: one load, for every packet.  A window that was
+ * taken away reads as zeroes or ones. */
+bool ivc_region_is_intact(const struct ivc_region *region);
 /* Looks now, by system calls: for one who has just read nonsense. */
 bool ivc_region_look_if_lost(struct ivc_region *region);
 /* Whether its name still leads to it: for one who has just joined, while devices come and go. */

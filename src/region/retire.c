@@ -134,10 +134,10 @@ static void leave_through(const struct ivc_region *region, void *second)
     };
 
     memcpy(view.name, region->name, sizeof view.name);
+    view.mapping.fault = ivc_fault_cover(second, view.mapping.size);    /* it may be pulled now */
     /* Relaxed: published with LEFT. */
     ivc_store_relaxed(&ivc_region_slot(&view, view.self.slot)->features,
                       view.self.features | IVC_FEATURE_MOVED);
-    view.mapping.fault = ivc_fault_cover(second, view.mapping.size);    /* it may be pulled now */
     ivc_member_mark_left(&view);
     ivc_fault_uncover(view.mapping.fault);
 }

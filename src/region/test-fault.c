@@ -217,7 +217,8 @@ static void test_chained(void)
         CHECK_EQ(truncate(path, 0), 0);
         ((volatile char *)region->mapping.memory)[SIZE / 2] = 1;
         CHECK(ivc_region_is_lost(region));
-        CHECK_EQ(faults, round);
+        /* It might pass nothing on: once we know of it, we put ourselves before it. */
+        CHECK(faults <= 1);
         ivc_region_free(region);
         CHECK_EQ(sigaction(SIGBUS, NULL, &now), 0);
         CHECK(now.sa_sigaction == pass_to_ours);

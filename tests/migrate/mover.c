@@ -17,12 +17,7 @@
 
 #include <limits.h>
 
-enum {
-    ASK_MS = 1,
-    /* The order stands for so long after the link has changed: somebody may have opened the old
-     * file just before, and may not join.  A machine's device takes longer to move. */
-    STAND_MS = 300,
-};
+enum { ASK_MS = 1 };
 
 static struct guest guest;
 static struct host from, to;
@@ -53,16 +48,6 @@ static bool ask(double seconds)
     return true;
 }
 
-static void stand(void)
-{
-    uint64_t end = ivc_now_ms() + STAND_MS;
-
-    while (strcmp(to.path, from.path) != 0 && ivc_now_ms() < end) {
-        guest_beat(&guest);
-        ivc_sleep_ms(10);
-    }
-}
-
 static int move(double seconds)
 {
     unsigned members = guest_members(&guest, &from);
@@ -79,7 +64,6 @@ static int move(double seconds)
     }
     took = (double)(ivc_now_ns() - guest.ordered_ns) / 1e9;
     guest_place(&guest, to.path[0] ? &to : NULL);
-    stand();
     guest_withdraw(&guest);
     printf("{\"moved\": true, \"members\": %u, \"seconds\": %.6f}\n", members, took);
     return 0;

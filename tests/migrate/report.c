@@ -65,13 +65,12 @@ void run_report(const struct run *run, const char *what)
     struct run_totals totals = run_totals(run);
 
     printf("# %s: seed %" PRIu64 ": %u ranks in %u guests, %" PRIu64 " switches, %" PRIu64
-           " cancelled, %" PRIu64 " time-outs, %" PRIu64 " stumbles, %" PRIu64 " strays; checked"
+           " cancelled, %" PRIu64 " time-outs, %" PRIu64 " stumbles; checked"
            " %" PRIu64 " messages, %" PRIu64 " packets;"
            " by memory %" PRIu64 " MiB in %" PRIu64 " packets, by network %" PRIu64 " MiB; paths"
            " changed %" PRIu64 " times\n", what, run->options.seed, run->options.ranks,
            run->options.guests, run->switches, run->cancelled, run->time_outs, run->stumbles,
-           run->strays, totals.messages,
-           totals.packets, totals.memory_bytes >> 20, totals.memory_packets,
+           totals.messages, totals.packets, totals.memory_bytes >> 20, totals.memory_packets,
            totals.network_bytes >> 20, totals.path_changes);
     for (unsigned i = 0; i < RUN_MODES; i++)
         report_samples(modes[i], &run->answers[i]);

@@ -8,6 +8,7 @@
 
 #include "board.h"
 #include "guest.h"
+#include "machine.h"
 
 enum { RUN_GUESTS_MAX = 6, RUN_HOSTS_MAX = 3, RUN_MODES = RANK_MODES };
 
@@ -25,6 +26,8 @@ struct run_options {
     /* Random moves: */
     uint64_t switches;              /* how many; 0: none */
     unsigned seconds;               /* ... or for how long; 0: no limit */
+    bool endless;                   /* it takes as long as it takes; else a case that others hold
+                                       up by using the machine is skipped */
     bool cancels;                   /* some orders are withdrawn at once, or in the middle */
     bool stumbles;                  /* ranks are stopped now and then, for a part of a second */
 };
@@ -39,12 +42,14 @@ enum guest_phase { GUEST_RESTS, GUEST_ORDERED, GUEST_AWAY };
 
 struct run_guest {
     struct guest guest;
-    struct guest stray;             /* the same, where it should not be: see ask_strays() */
     enum guest_phase phase;
     uint64_t until_ms;              /* of a rest, of being away; when an order is withdrawn */
     bool cancel;                    /* the order is to be withdrawn at until_ms whatever comes */
     bool settle;                    /* it rests until it has used memory with another guest */
+    uint64_t answer_until_ms;       /* by the run's clock */
     uint64_t attached_ns;
+    uint64_t settle_until_ms;       /* by the run's clock */
+    uint64_t stray_since_ms[RUN_HOSTS_MAX]; /* ... on which host it is without being there */
     bool told_settled;
     enum rank_mode mode;            /* of its ranks when the order was given */
     bool was_member;                /* somebody had to answer */
@@ -63,8 +68,10 @@ struct run {
     uint32_t stopped;               /* 1 + the rank that stumbles; 0: none */
     uint64_t stopped_until_ms;
     uint64_t switches;              /* devices taken after somebody had answered */
-    uint64_t cancelled, time_outs, stumbles, strays;
-    uint64_t strays_at_ms;          /* of the next look; UINT64_MAX: they are left alone */
+    uint64_t cancelled, time_outs, stumbles;
+    bool names_lie;                 /* links lead where their guests are not */
+    struct machine machine;
+    uint64_t started_ms;
     struct samples answers[RUN_MODES];      /* from the order to the last answer */
     struct samples arrivals;                /* from the device to the first use of memory */
     uint64_t looked_ms, outstanding, outstanding_since_ms;
@@ -81,6 +88,8 @@ void run_await_ranks(struct run *run);
 /* What has to be done every millisecond: orders kept alive, deaths noticed, and standstill. */
 void run_step(struct run *run);
 void run_for(struct run *run, unsigned ms);
+/* The run's clock (machine.h): what has to come within some time is measured by it. */
+uint64_t run_ms(const struct run *run);
 /* One step of all guests' random moves. */
 void run_move(struct run *run);
 /* Random moves until the options' number or time. */

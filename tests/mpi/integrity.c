@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct options {
     uint64_t seed;
@@ -21,6 +22,7 @@ struct options {
     size_t max_size;
     double compute;         /* seconds at most, between two iterations, without MPI */
     double progress;        /* seconds between two lines of progress; 0: none */
+    const char *stop;       /* a file: once it is there, rank 0 ends the run; NULL: none */
     bool json;
 };
 
@@ -72,7 +74,7 @@ uint64_t stream(const struct run *run, int src, int dst, int kind)
 static void usage(FILE *to)
 {
     fputs("usage: integrity [--seed N] [--seconds S | --iterations N] [--max-size BYTES] "
-          "[--compute S] [--progress S] [--json]\n", to);
+          "[--compute S] [--progress S] [--stop FILE] [--json]\n", to);
 }
 
 static int options_parse(int argc, char **argv, struct options *options)
@@ -84,6 +86,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         { "max-size", required_argument, NULL, 'm' },
         { "compute", required_argument, NULL, 'c' },
         { "progress", required_argument, NULL, 'p' },
+        { "stop", required_argument, NULL, 'e' },
         { "json", no_argument, NULL, 'j' },
         { "help", no_argument, NULL, 'h' },
         { 0 },
@@ -99,6 +102,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         case 'm': options->max_size = strtoull(optarg, NULL, 0); break;
         case 'c': options->compute = strtod(optarg, NULL); break;
         case 'p': options->progress = strtod(optarg, NULL); break;
+        case 'e': options->stop = optarg; break;
         case 'j': options->json = true; break;
         case 'h': return 1;
         default: return -1;
@@ -106,7 +110,7 @@ static int options_parse(int argc, char **argv, struct options *options)
     }
     if (optind < argc || options->seconds < 0 || options->compute < 0 || options->progress < 0)
         return -1;
-    if (options->seconds == 0 && options->iterations == 0)
+    if (options->seconds == 0 && options->iterations == 0 && !options->stop)
         options->iterations = 20;
     return 0;
 }
@@ -142,7 +146,8 @@ static void progress_print(const struct run *run, const struct options *options,
 static bool go_on(const struct run *run, const struct options *options, double start)
 {
     int more = (options->iterations == 0 || run->iteration < options->iterations)
-               && (options->seconds == 0 || MPI_Wtime() - start < options->seconds);
+               && (options->seconds == 0 || MPI_Wtime() - start < options->seconds)
+               && (!options->stop || access(options->stop, F_OK) != 0);
 
     MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
     return more;

@@ -17,7 +17,8 @@ from .trace import longest_gap
 from .words import size_text, time_text
 
 if TYPE_CHECKING:
-    from ..demo_migrate import Loaded, Move, Shown
+    from ..demo_migrate import Loaded, Shown
+    from ..moves import Move
 
 #: What `ivc migrate` tells, in the order in which it happens, and how people call it.
 _STEPS = (

@@ -183,7 +183,7 @@ class Lab:
         ranks = np if np is not None else len(hosts or self.guests)
         words = [*_mpi_words(ranks, mca, env, hosts), *options, *argv]
         start = hosts[0] if hosts else self.guests[0]
-        return self.run(start, words, _mpi_env(env), timeout, cwd=cwd, capture=capture)
+        return self.run(start, words, mpi_env(env), timeout, cwd=cwd, capture=capture)
 
     def mpi_job(
         self,
@@ -195,7 +195,7 @@ class Lab:
     ) -> Job:
         """Start an MPI program as `mpirun` does, and return at once."""
         words = [*_mpi_words(np or len(hosts), mca, env, hosts), *argv]
-        line = ssh.remote_line(words, _mpi_env(env))
+        line = ssh.remote_line(words, mpi_env(env))
         return Job(self.ssh_argv(hosts[0], line), f"{Path(argv[0]).name} in lab {self.name}")
 
     def _end_remote(self, guest: str, mark: str) -> None:
@@ -228,7 +228,7 @@ class Lab:
         )
 
 
-def _mpi_env(env: Mapping[str, str] | None) -> dict[str, str]:
+def mpi_env(env: Mapping[str, str] | None) -> dict[str, str]:
     # The guests' sshd sets these two as well; said here too so that no guest depends on that.
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return {**root, **(env or {})}

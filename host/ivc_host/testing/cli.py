@@ -11,7 +11,7 @@ import typer
 
 from .. import paths
 from ..errors import IvcError, UsageError
-from . import fabtests, guests, host, matrix, migrate, mpi, programs
+from . import fabtests, guests, host, matrix, migrate, migrate_qemu, model, mpi, programs
 from .part import Part, Run, SkipPart, leftovers
 
 PARTS = [
@@ -19,12 +19,15 @@ PARTS = [
     Part("badinput", "bad input: the code and the line that it gets", programs.badinput),
     Part("processes", "several processes: exchange, streams, kills, every file mechanism",
          programs.processes),
+    Part("model", "the protocol of migration, by the model checker Spin", model.model),
     Part("man", "the man pages and their examples", host.man),
     Part("mpi", "MPI programs through the plug-in, on this host", mpi.host),
     Part("migrate", "MPI jobs on this host whose ranks move between two regions", migrate.migrate),
     Part("fabtests", "libfabric's own tests: the quick set, through the provider", fabtests.quick),
     Part("uml", "two and three user-mode Linux guests", guests.uml),
     Part("qemu", "two QEMU guests with an ivshmem device", guests.qemu),
+    Part("migrate-qemu", "MPI jobs in three QEMU guests that move between hosts (only when named)",
+         migrate_qemu.migrate_qemu, on_demand=True),
     Part("matrix", "every MPI, one version of each, between guests (only when named)",
          matrix.matrix, on_demand=True),
     Part("host", "the host tool's Python tests", host.host),
@@ -88,7 +91,7 @@ def _list(as_json: bool) -> None:
         print(json.dumps({part.name: part.summary for part in PARTS}, indent=2))
         return
     for part in PARTS:
-        print(f"{part.name:10} {part.summary}")
+        print(f"{part.name:12} {part.summary}")
 
 
 @app.callback()
@@ -129,7 +132,7 @@ def test(
             "log": str(log),
         }
         if not as_json:
-            print(f"{part.name:10} {_counts(run):40} {seconds:6.1f} s", flush=True)
+            print(f"{part.name:12} {_counts(run):40} {seconds:6.1f} s", flush=True)
             _tell(run, log)
     if as_json:
         print(json.dumps({"parts": results, **totals}, indent=2))

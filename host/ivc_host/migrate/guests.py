@@ -1,0 +1,70 @@
+"""Which of the processes in a region are a machine's: those that an order must name.
+
+A process tells its guest's identity (64 bits of the guest's product UUID, where it may read it) and
+its host name. The host knows the machine's UUID and name. What fits either is taken; when processes
+are left that fit no machine, nothing is done: the device might be pulled from under a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .machine import MigrateError
+from .order import Group
+
+#: The word for "order nobody".
+NOBODY = "none"
+
+
+def identity_of(text: str) -> str:
+    """What a process makes of its product UUID, or of IVC_VM: FNV-1a, 64 bits, never 0."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return f"{value or 1:016x}"
+
+
+def _short(host: str) -> str:
+    return host.split(".", 1)[0]
+
+
+def of_machine(groups: Iterable[Group], names: Sequence[str], uuid: str | None) -> list[Group]:
+    """The groups that are a machine's, by its UUID and by its names."""
+    identities = {identity_of(text) for text in (*names, *([uuid] if uuid else []))}
+    short = {_short(name) for name in names if name}
+    return [
+        group
+        for group in groups
+        if group.identity in identities or short & {_short(host) for host in group.hosts}
+    ]
+
+
+def choose(
+    groups: Sequence[Group],
+    names: Sequence[str],
+    uuid: str | None,
+    others: Sequence[str],
+    said: str | None,
+) -> tuple[list[str], int]:
+    """Whom to order away, and how many processes that is at least.
+
+    OTHERS are the names of the other machines of that host: processes of theirs are no reason to
+    stop. SAID is the user's word for the guest.
+    """
+    if said == NOBODY:
+        return [], 0
+    if said is not None:
+        return [said], sum(g.count for g in groups if said in (g.identity, *g.hosts))
+    ours = of_machine(groups, names, uuid)
+    if ours:
+        return [group.identity for group in ours], sum(group.count for group in ours)
+    theirs = [group for name in others for group in of_machine(groups, [name], None)]
+    strange = [group for group in groups if group not in theirs]
+    if strange:
+        raise MigrateError(
+            f"none of the processes in the region is known to be of {names[0]}; there are "
+            + ", ".join(map(str, strange)),
+            hint=f"name its guest with --guest, or say --guest {NOBODY} if it has none of them",
+        )
+    # Nobody is there: an order all the same, for those who would come meanwhile.
+    return [identity_of(uuid or names[0])], 0

@@ -1,0 +1,303 @@
+"""A migration: check, make a place, suspend, detach, move, resume over there, attach, tidy up.
+
+Until the machine is told to run on the destination, every step can be undone, and is, whatever ends
+the sequence: a fault, a time-out, Ctrl-C, the destination's death. From then on it is over there;
+what goes wrong after that is told, and does not bring it back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ..errors import IvcError
+from . import room
+from .departure import Departure, Teller, describe
+from .inventory import Host
+from .machine import (
+    GoneError,
+    Machine,
+    MachineError,
+    Mechanism,
+    MigrateError,
+    Moving,
+    RegionDevice,
+    State,
+)
+from .reach import Reach
+
+
+class JourneyTeller(Teller, Protocol):
+    def moving(self, moving: Moving) -> None:
+        """How far the migration is; several times a second."""
+
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def no_return(self) -> None:
+        """From here on, asking to end does nothing: there is nothing to go back to."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds."""
+
+    suspend: float = 10.0
+    detach: float = 20.0
+    #: Without a single byte moved.
+    stall: float = 30.0
+
+
+@dataclass
+class Report:
+    """What a migration took, in seconds; None where a phase was not needed."""
+
+    vm: str
+    source: str
+    target: str
+    region: str | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    #: How long the machine stood still: as the hypervisor says, and until it was told to run again.
+    downtime: float | None = None
+    resume: float = 0.0
+    transferred: int = 0
+    total: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Journey:
+    """One migration. `region_path` is the file of the source's region, when it has a device."""
+
+    source: Machine
+    source_reach: Reach
+    target_host: Host
+    target_reach: Reach
+    mechanism: Mechanism
+    device: RegionDevice | None
+    region_path: str
+    #: Whom to order away, and how many processes they are at least.
+    guests: Sequence[str]
+    processes: int
+    limits: Limits
+    tell: JourneyTeller
+
+    def __post_init__(self) -> None:
+        self.report = Report(self.source.name, self.source.host, self.target_host.name)
+        self._target: Machine | None = None
+        self._departure: Departure | None = None
+        self._moving = False
+        self._new: RegionDevice | None = None
+
+    @property
+    def _vm(self) -> str:
+        return self.source.name
+
+    async def check(self) -> None:
+        """Everything that can be known before anything is touched."""
+        state = await self.source.state()
+        if state is not State.RUNNING:
+            raise MigrateError(
+                f"{self._vm} on {self.source.host} is {state.value}: only one that runs is moved",
+                hint="its guest has to let go of the region by itself",
+            )
+        reasons = await self.source.blockers()
+        if reasons:
+            raise MigrateError(
+                f"{self._vm} on {self.source.host} cannot be migrated: {'; '.join(reasons)}",
+                hint="it runs on; take that device or mount away first",
+            )
+        if self.target_host.start:
+            await self._check_free()
+        if self.target_host.region:
+            found = await room.check(self.target_reach, self.target_host.region, self.processes)
+            self._new = self._device(self.target_host.region, found.size)
+
+    async def _check_free(self) -> None:
+        other = await self.mechanism.find(self._vm)
+        if other is None:
+            return
+        try:
+            state = (await other.state()).value
+        finally:
+            await other.close()
+        raise MigrateError(
+            f"{self.target_host.name} holds a machine named {self._vm} already, {state}",
+            hint="end that one, or give one of them another name",
+        )
+
+    def _device(self, path: str, size: int) -> RegionDevice:
+        """The region over there, in the place that it has here: the guest's hardware is one."""
+        if self.device is not None:
+            name = self.device.device
+            if not name.startswith("/"):
+                return replace(self.device, path=path, size=size)
+        host = self.target_host
+        fresh = RegionDevice(path, size, host.device, host.memory, host.bus, host.address)
+        if self.device is None:
+            return fresh
+        return replace(fresh, bus=self.device.bus, address=self.device.address)
+
+    async def run(self) -> Report:
+        """The whole of it. MigrateError says where the machine is, and that it runs."""
+        begin = time.monotonic()
+        try:
+            await self.check()
+            await self._go()
+        except UndecidedError:
+            await self._let_be()
+            raise
+        except BaseException as fault:
+            why = "interrupted" if not isinstance(fault, IvcError) else str(fault)
+            where = await self._undo()
+            if isinstance(fault, Exception) and not isinstance(fault, IvcError):
+                raise  # a defect of ours
+            error = MigrateError(f"{self._vm} was not moved: {why}; {where}")
+            error.exit_code = 1 if isinstance(fault, IvcError) else 130
+            raise error from None
+        await self._finish()
+        self.report.total = time.monotonic() - begin
+        return self.report
+
+    async def _go(self) -> None:
+        """Up to the point of no return."""
+        self.tell.phase("prepare", f"making a place for {self._vm} on {self.target_host.name}")
+        begin = time.monotonic()
+        self._target = await self.mechanism.expect(self._vm, self.tell.note)
+        if self._new is not None:
+            await self._target.prepare(self._new)
+        self._phase("prepare", begin)
+        if self.device is not None:
+            departure = Departure(self.source, self.source_reach, self.device, self.region_path)
+            self._departure = departure
+            try:
+                await departure.suspend(self.guests, self.limits.suspend, self.tell)
+                await departure.detach(self.limits.detach, self.tell)
+            finally:
+                self.report.phases.update(departure.durations)
+        await self._move()
+        await self._switch()
+
+    def _phase(self, name: str, begin: float) -> None:
+        self.report.phases[name] = time.monotonic() - begin
+        self.tell.phase_done(name, self.report.phases[name])
+
+    async def _move(self) -> None:
+        self.tell.phase("migrate", f"moving {self._vm} to {self.target_host.name}")
+        begin = changed = time.monotonic()
+        before = -1
+        self._moving = True
+        async with aclosing(self.source.migrate(self._target)) as steps:
+            async for moving in steps:
+                self.tell.moving(moving)
+                self.report.downtime, self.report.transferred = moving.downtime, moving.transferred
+                now = time.monotonic()
+                if moving.transferred != before:
+                    before, changed = moving.transferred, now
+                if now - changed > self.limits.stall:
+                    raise MachineError(
+                        f"not a byte has reached {self.target_host.name} for"
+                        f" {self.limits.stall:.0f} s, after {before >> 20} MiB"
+                    )
+        self._phase("migrate", begin)
+
+    async def _switch(self) -> None:
+        """The point of no return. Not to be interrupted: who has it afterwards must be certain."""
+        assert self._target is not None
+        begin = time.monotonic()
+        self.tell.no_return()
+        try:
+            await self._target.resume()
+        except GoneError:
+            await self._after_silence()
+        self.report.resume = time.monotonic() - begin
+        self.tell.phase_done("switch", self.report.resume)
+
+    async def _after_silence(self) -> None:
+        """The destination did not answer whether the machine runs: it must not run twice."""
+        host = self.target_host.name
+        try:
+            again = await self.mechanism.find(self._vm)
+        except IvcError as fault:
+            raise UndecidedError(
+                f"{self._vm} was moved to {host}, which then fell silent ({fault});"
+                f" it stands still on {self.source.host}, whole",
+                hint=f"if it does not run on {host}, let it run on {self.source.host} with"
+                " the hypervisor's own command (QMP: cont)",
+            ) from None
+        if again is None:
+            raise MachineError(f"{host} has lost it just before it was to run there")
+        try:
+            if await again.state() is not State.RUNNING:
+                raise MachineError(f"{host} does not let it run")
+        finally:
+            await again.close()
+
+    async def _let_be(self) -> None:
+        troubles: list[str] = []
+        if self._departure is not None:
+            await _try(self._departure.settle, troubles)
+        if self._target is not None:
+            await _try(self._target.close, troubles)
+
+    async def _undo(self) -> str:
+        """Everything back as it was; returns where the machine is, for the end of a sentence."""
+        troubles: list[str] = []
+        if self._moving:
+            await _try(self.source.cancel, troubles)
+        if self._departure is not None:
+            await _try(self._departure.restore, troubles)
+        # Last: it was never told to run and hurts nobody, but may be slow to end.
+        if self._target is not None:
+            await _try(self._target.end, troubles)
+            await _try(self._target.close, troubles)
+        where = await describe(self.source, self.device is not None)
+        return "; ".join([where, *troubles])
+
+    async def _finish(self) -> None:
+        """It runs over there. From here on a fault is a note."""
+        assert self._target is not None
+        begin = time.monotonic()
+        if self._new is not None:
+            new = self._new
+            self.tell.phase("attach", f"attaching {new.path}")
+            if self._departure is not None:
+                await self._departure.noticed()
+            if await self._noted(self._target.attach(new), "it has no region there"):
+                self.report.region = new.path
+                self._phase("attach", begin)
+        if self._departure is not None:
+            await self._noted(self._departure.settle(), "the order was not withdrawn")
+        await self._noted(self.source.end(), f"what is left on {self.source.host} must be ended")
+        await self._target.close()
+
+    async def _noted(self, doing: Awaitable[None], otherwise: str) -> bool:
+        try:
+            await doing
+        except GoneError as fault:
+            self._note(f"{fault}")
+        except IvcError as fault:
+            self._note(f"{otherwise}: {fault}")
+        else:
+            return True
+        return False
+
+    def _note(self, text: str) -> None:
+        self.report.notes.append(text)
+        self.tell.note(f"{self._vm} runs on {self.target_host.name}, but {text}")
+
+
+class UndecidedError(MigrateError):
+    """Nobody here can know on which side the machine runs, so nobody here may start it."""
+
+
+async def _try(undo: Callable[[], Awaitable[None]], troubles: list[str]) -> None:
+    try:
+        await undo()
+    except GoneError:
+        pass  # it has ended, which is what was wanted, or `describe` says more
+    except (TimeoutError, IvcError) as fault:
+        troubles.append(str(fault))

@@ -1,0 +1,372 @@
+"""QEMU, told what to do through QMP: the first mechanism of the contract in machine.py.
+
+A machine is on a host when a QEMU answers on its QMP socket there; no list has to be kept. The one
+that waits is started by a command of the inventory, with `-incoming defer` and without the region.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from ..errors import IvcError
+from .inventory import Host
+from .machine import GoneError, MachineError, Moving, RegionDevice, SilentError, State
+from .qmp import Monitor
+from .reach import Reach
+
+_DRIVER = "ivshmem-plain"
+_CONTAINERS = ("/machine/peripheral", "/machine/peripheral-anon")
+#: From the return of the start command to a QMP socket that answers.
+_START_SECONDS = 30.0
+_COMMAND_SECONDS = 120.0
+_POLL_SECONDS = 0.25
+#: What the destination takes to load the last of it, after the source has sent it.
+_LOAD_SECONDS = 30.0
+_CANCEL_SECONDS = 30.0
+_AGAIN_SECONDS = 2.0
+_END_SECONDS = 5.0
+#: To a question that QEMU needs no time for.
+_ANSWER_SECONDS = 10.0
+_NO_UUID = "00000000-0000-0000-0000-000000000000"
+
+_STATES = {
+    "running": State.RUNNING,
+    "paused": State.PAUSED,
+    "prelaunch": State.PAUSED,
+    "inmigrate": State.WAITING,
+    "postmigrate": State.MOVED,
+    "finish-migrate": State.MOVED,
+}
+
+
+def _moving(answer: dict[str, Any]) -> Moving:
+    """What query-migrate said, in the words of the contract."""
+    memory = answer.get("ram", {})
+
+    def seconds(key: str) -> float | None:
+        return answer[key] / 1000 if key in answer else None
+
+    return Moving(
+        done=answer.get("status") == "completed",
+        transferred=memory.get("transferred", 0),
+        remaining=memory.get("remaining", 0),
+        total=memory.get("total", 0),
+        rate=memory.get("mbps", 0.0) * 1e6 / 8,
+        expected_downtime=seconds("expected-downtime"),
+        downtime=seconds("downtime"),
+        total_time=seconds("total-time"),
+        passes=memory.get("dirty-sync-count", 0),
+    )
+
+
+class QemuMachine:
+    """One QEMU process, by its monitor."""
+
+    def __init__(self, name: str, host: Host, monitor: Monitor, own_name: str, uuid: str) -> None:
+        self.name = name
+        self.host = host.name
+        path = filled(host.qmp, {"{vm}": name})
+        self.key = " ".join([*host.ssh, path]) if host.ssh else os.path.realpath(path)
+        #: As QEMU was told with -name; often the guest's host name.
+        self.own_name = own_name
+        self.uuid = None if uuid == _NO_UUID else uuid.lower()
+        self._listen = filled(host.listen, {"{vm}": name})
+        self._monitor = monitor
+        self._prepared: str | None = None
+
+    @classmethod
+    async def connect(cls, name: str, host: Host, path: str) -> QemuMachine | None:
+        monitor = await Monitor.open(path, f"{name} on {host.name}")
+        if monitor is None:
+            return None
+        try:
+            own = (await monitor.do("query-name")).get("name", "")
+            uuid = (await monitor.do("query-uuid"))["UUID"]
+            return cls(name, host, monitor, own, uuid)
+        except BaseException:
+            await monitor.close()
+            raise
+
+    async def state(self) -> State:
+        return await self._state()
+
+    async def _state(self, timeout: float = _ANSWER_SECONDS) -> State:
+        status = (await self._monitor.do("query-status", timeout=timeout))["status"]
+        return _STATES.get(status, State.OTHER)
+
+    async def region(self) -> RegionDevice | None:
+        for container in _CONTAINERS:
+            for item in await self._monitor.do("qom-list", {"path": container}):
+                if item["type"] == f"child<{_DRIVER}>":
+                    return await self._device(container, item["name"])
+        return None
+
+    async def _device(self, container: str, name: str) -> RegionDevice:
+        path = f"{container}/{name}"
+        memory = str(await self._get(path, "memdev"))
+        slot = int(await self._get(path, "addr"))
+        # QEMU takes the path for a name as well; one without a name has nothing else.
+        return RegionDevice(
+            path=str(await self._get(memory, "mem-path")),
+            size=int(await self._get(memory, "size")),
+            device=name if container == _CONTAINERS[0] else path,
+            memory=memory.rsplit("/", 1)[-1],
+            bus=str(await self._get(path, "parent_bus")).rsplit("/", 1)[-1],
+            address=f"{slot >> 3:#x}.{slot & 7}",
+        )
+
+    async def _get(self, path: str, name: str) -> Any:
+        return await self._monitor.do("qom-get", {"path": path, "property": name})
+
+    async def blockers(self) -> list[str]:
+        reasons = (await self._monitor.do("query-migrate")).get("blocked-reasons", [])
+        return [reason for reason in reasons if "ivshmem" not in reason]
+
+    async def prepare(self, device: RegionDevice) -> None:
+        if self._prepared is not None:
+            return
+        # A name that was never used: QEMU aborts, with the machine, when memory of the same name is
+        # plugged into the same place before the old one has quite gone.
+        memory = f"{device.memory.split('-', 1)[0]}-{secrets.token_hex(4)}"
+        await self._monitor.do(
+            "object-add",
+            {
+                "qom-type": "memory-backend-file",
+                "id": memory,
+                "mem-path": device.path,
+                "size": device.size,
+                "share": True,
+            },
+        )
+        self._prepared = memory
+
+    async def attach(self, device: RegionDevice) -> None:
+        await self.prepare(device)
+        memory, self._prepared = self._prepared, None
+        assert memory is not None
+        place = {"bus": device.bus, "addr": device.address}
+        words = {"driver": _DRIVER, "id": device.device, "memdev": memory}
+        try:
+            await self._monitor.do(
+                "device_add", {**words, **{key: word for key, word in place.items() if word}}
+            )
+        except GoneError:
+            raise
+        except MachineError:
+            await self._forget(memory)
+            raise
+
+    async def _forget(self, memory: str) -> None:
+        """The region's memory goes; the last word of a removed device may take a moment."""
+        for attempt in range(40):
+            try:
+                await self._monitor.do("object-del", {"id": memory})
+                return
+            except GoneError:
+                raise
+            except MachineError:
+                if attempt == 39:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def detach(self, device: RegionDevice, timeout: float) -> None:
+        async with self._monitor.events("DEVICE_DELETED", "DEVICE_UNPLUG_GUEST_ERROR") as events:
+            await self._monitor.do("device_del", {"id": device.device})
+            end = time.monotonic() + timeout
+            while (left := end - time.monotonic()) > 0:
+                event = await self._monitor.event(events, min(left, _POLL_SECONDS))
+                if event is None or not _is_about(event["data"], device.device):
+                    continue
+                if event["event"] != "DEVICE_DELETED":
+                    raise MachineError(f"{self._what}: the guest refuses to let go of the device")
+                await self._forget(device.memory)
+                return
+        raise MachineError(
+            f"{self._what}: the guest has not let go of the device in {timeout:g} s",
+            hint="is its system up, and does it know hot-plugging? QEMU cannot take the request"
+            " back: the guest may still let go later, and the job then goes on over the network",
+        )
+
+    @property
+    def _what(self) -> str:
+        return self._monitor.what
+
+    async def listen(self) -> str:
+        """Wait for a migration; returns the URI for the one who sends."""
+        await self._tell_events()
+        # Now, this keeps the machine from running by itself when all of it has come.
+        await self._monitor.do("stop")
+        await self._monitor.do("migrate-incoming", {"uri": self._listen})
+        if not self._listen.startswith("tcp:"):
+            return self._listen
+        answer = await self._monitor.do("query-migrate")
+        return f"{self._listen.rsplit(':', 1)[0]}:{answer['socket-address'][0]['port']}"
+
+    async def _tell_events(self) -> None:
+        await self._monitor.do(
+            "migrate-set-capabilities", {"capabilities": [{"capability": "events", "state": True}]}
+        )
+
+    async def migrate(self, target: QemuMachine) -> AsyncGenerator[Moving, None]:
+        uri = await target.listen()
+        await self._tell_events()
+        async with self._monitor.events("MIGRATION") as events:
+            await self._monitor.do("migrate", {"uri": uri})
+            while True:
+                await self._monitor.event(events, _POLL_SECONDS)
+                answer = await self._monitor.do("query-migrate")
+                status = answer.get("status", "none")
+                if status in ("failed", "cancelled"):
+                    reason = answer.get("error-desc", "QEMU gives no reason")
+                    raise MachineError(f"{self._what}: migration {status}: {reason}")
+                if status == "completed":
+                    break
+                yield _moving(answer)
+        await target.loaded()
+        yield _moving(answer)
+
+    async def loaded(self) -> None:
+        """Return when all that the other side has sent is in place."""
+        end = time.monotonic() + _LOAD_SECONDS
+        while await self._state(_LOAD_SECONDS) is State.WAITING:
+            if time.monotonic() > end:
+                raise MachineError(f"{self._what}: has not taken over in {_LOAD_SECONDS:.0f} s")
+            await asyncio.sleep(0.002)
+
+    async def cancel(self) -> None:
+        await self._monitor.do("migrate_cancel")
+        end = time.monotonic() + _CANCEL_SECONDS
+        status = "none"
+        while time.monotonic() < end:
+            status = (await self._monitor.do("query-migrate")).get("status", "none")
+            if status in ("none", "cancelled", "failed", "completed"):
+                break
+            await asyncio.sleep(0.02)
+        # QEMU lets it run again by itself, a moment later, unless all of it had been sent.
+        again = time.monotonic() + (0 if status == "completed" else _AGAIN_SECONDS)
+        while await self.state() is not State.RUNNING:
+            if time.monotonic() > again:
+                await self.resume()
+                return
+            await asyncio.sleep(0.01)
+
+    async def resume(self) -> None:
+        await self._monitor.do("cont", timeout=_ANSWER_SECONDS)
+
+    async def end(self) -> None:
+        try:
+            await self._monitor.do("quit", timeout=_END_SECONDS)
+        except SilentError:
+            pass
+        except GoneError:
+            return
+        if not await self._monitor.ended(_END_SECONDS):
+            raise MachineError(f"{self._what}: its QEMU does not end; end it by hand")
+
+    async def close(self) -> None:
+        await self._monitor.close()
+
+
+def _is_about(data: dict[str, Any], device: str) -> bool:
+    return device in (data.get("device"), data.get("path"))
+
+
+class Qemu:
+    """The QEMUs of one host."""
+
+    def __init__(self, host: Host, reach: Reach) -> None:
+        self._host = host
+        self._reach = reach
+
+    def _path(self, name: str) -> str:
+        return filled(self._host.qmp, {"{vm}": name})
+
+    async def names(self) -> list[str]:
+        before, _, after = self._host.qmp.partition("{vm}")
+        found = await self._reach.sockets(f"{before}*{after}")
+        pattern = re.compile(f"{re.escape(before)}([^/]+){re.escape(after)}")
+        return sorted(match[1] for path in found if (match := pattern.fullmatch(path)))
+
+    async def find(self, name: str) -> QemuMachine | None:
+        path = await self._reach.socket(self._path(name))
+        return await QemuMachine.connect(name, self._host, path) if path else None
+
+    async def expect(self, name: str, say: Callable[[str], None]) -> QemuMachine:
+        if not self._host.start:
+            return await self._waiting(name)
+        say(f"starting a QEMU for {name} on {self._host.name}")
+        try:
+            await self._start(name)
+            return await self._waiting(name)
+        except BaseException:
+            await self._end_started(name)
+            raise
+
+    async def _waiting(self, name: str) -> QemuMachine:
+        machine = await self._wait(name)
+        try:
+            await self._must_wait(machine)
+        except BaseException:
+            await machine.close()
+            raise
+        return machine
+
+    async def _end_started(self, name: str) -> None:
+        """What our own start command has left; nobody had this name here before."""
+        try:
+            machine = await self.find(name)
+            if machine is not None:
+                await machine.end()
+                await machine.close()
+        except IvcError:
+            pass  # what led here says more
+
+    async def _start(self, name: str) -> None:
+        words = {"{vm}": name, "{qmp}": self._path(name), "{host}": self._host.name}
+        command = [filled(word, words) for word in self._host.start]
+        done = await self._reach.run(command, _COMMAND_SECONDS)
+        if done.code != 0:
+            raise MachineError(
+                f"{name} on {self._host.name}: the start command"
+                f" {PurePosixPath(command[0]).name} failed: {done.last_line()}"
+            )
+
+    async def _wait(self, name: str) -> QemuMachine:
+        end = time.monotonic() + _START_SECONDS
+        while time.monotonic() < end:
+            machine = await self.find(name)
+            if machine is not None:
+                return machine
+            if not self._host.start:
+                break
+            await asyncio.sleep(0.1)
+        raise MachineError(
+            f"{name} on {self._host.name}: no QEMU answers on {self._path(name)}",
+            hint="start it with -incoming defer"
+            if not self._host.start
+            else "does the start command give it that -qmp socket?",
+        )
+
+    async def _must_wait(self, machine: QemuMachine) -> None:
+        state = await machine.state()
+        if state is State.WAITING:
+            return
+        raise MachineError(
+            f"{machine.name} on {self._host.name}: its QEMU does not wait for a migration,"
+            f" it is {state.value}",
+            hint="start it with -incoming defer",
+        )
+
+
+def filled(text: str, words: Mapping[str, str]) -> str:
+    """TEXT with the words of the inventory put in; other braces stay."""
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return text

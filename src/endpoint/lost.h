@@ -1,0 +1,41 @@
+/*
+ * Memory that was taken away without asking: a device pulled, a file truncated, a guest that stood
+ * still for so long that the others took it for dead.
+ *
+ * Then nobody can say by memory how far it has read; it is said by network.  Each side tells the other
+ * once (WIRE_LOST): who still has the memory reads the other's ring to its end before it does.  What
+ * the other has not read is sent by network, by whoever still has his own ring; where nobody can, the
+ * connection ends, and the reason says how many packets were lost.
+ */
+#ifndef IVC_ENDPOINT_LOST_H
+#define IVC_ENDPOINT_LOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ivc_endpoint;
+struct ivc_peer;
+
+/* The end of an attachment that one side has lost.  Zero: nothing of that is under way. */
+struct ivc_loss {
+    bool pending;
+    bool have;                  /* we still have the memory: rx and tx are as they were */
+    bool said, heard;
+    uint32_t own_slot, own_generation, slot, generation;    /* the attachment's name */
+    uint64_t read, written;     /* packets: by us of its ring, by us into ours */
+    uint64_t peer_read;         /* what it has read of ours, when `heard` */
+};
+
+/* The helper, with the gate closed: our region is gone, or we are taken for dead. */
+void ivc_lost_region(struct ivc_endpoint *endpoint, const char *reason);
+/* Under `polling`: the peer's heart has stopped, in another kernel, and the network may reach it.  False:
+ * there is none. */
+bool ivc_lost_suspect(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Under `polling`: what the peer says. */
+void ivc_lost_hear(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *content,
+                   size_t len);
+/* Under `polling`: the next step, if there is one to do. */
+void ivc_lost_step(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+
+#endif
