@@ -142,6 +142,11 @@ static int may_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return peer->greeted ? 0 : greet(endpoint, peer);
 }
 
+int ivc_remote_greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    return may_send(endpoint, peer);
+}
+
 int ivc_remote_send_lost(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *content,
                          size_t len)
 {

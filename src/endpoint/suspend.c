@@ -156,12 +156,14 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         ivc_peer_end(endpoint, peer, peer->over_reason);
         return 0;
     }
-    if (peer->unsent.packets == 0 && (ivc_peer_state(peer) != IVC_PEER_CLOSED || peer->route))
+    if (peer->unsent.packets == 0 && (ivc_peer_state(peer) != IVC_PEER_CLOSED || peer->greeted))
         return 0;
     ivc_endpoint_lock(endpoint);
     r = ivc_remote_open_route(endpoint, peer);
     if (r == 0)
         ivc_route_watch(peer->route);
+    if (r == 0)
+        r = ivc_remote_greet(endpoint, peer);
     if (r == 0)
         r = ivc_remote_push(endpoint, peer);
     ivc_endpoint_unlock(endpoint);
