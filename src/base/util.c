@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/random.h>
@@ -89,14 +90,18 @@ bool ivc_env_is_on(const char *name)
     return text && *text && strcmp(text, "0") != 0;
 }
 
+/* Without stdio, which takes memory: the helper threads come here all the time, and a process may fork
+ * at any moment. */
 int ivc_read_line(const char *path, char *ret_line, size_t size)
 {
-    IVC_AUTO_FCLOSE FILE *file = fopen(path, "re");
+    IVC_AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, ret_line, size - 1);
 
-    if (!file)
+    if (n < 0)
         return -errno;
-    if (!fgets(ret_line, (int)size, file))
+    if (n == 0)
         return -EIO;
+    ret_line[n] = '\0';
     ret_line[strcspn(ret_line, "\n")] = '\0';
     return 0;
 }
