@@ -135,12 +135,31 @@ void ivc_chain_renew(int number)
     pthread_mutex_unlock(&lock);
 }
 
+static void take_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void give_lock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* Helper threads hold the lock ten times a second.  A child in which none of them lives must find it
+ * free. */
+static void keep_lock_from_children(void)
+{
+    (void)pthread_atfork(take_lock, give_lock, give_lock);
+}
+
 int ivc_chain_add(int number, ivc_chain_fn *fn)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct sigaction action = own_action();
     struct chain *chain = chain_of(number);
     int r = 0;
 
+    pthread_once(&once, keep_lock_from_children);
     pthread_mutex_lock(&lock);
     if (chain->installed) {
         renew(chain);

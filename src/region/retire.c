@@ -28,12 +28,13 @@ enum {
     RANGES = 16,                /* retired regions in one process at a time */
     LATE_MS = 10000,            /* a fault that old is no longer one of ours */
     WAIT_NS = 50000,
+    TAKEN = 1,                  /* no address: somebody is writing the range */
 };
 
 /* What the handler knows.  A range is written before the window is protected, and its `start` last;
  * it is taken back when the region is freed. */
 static struct range {
-    _Atomic uintptr_t start;    /* 0: none */
+    _Atomic uintptr_t start;    /* 0: none; TAKEN */
     _Atomic uintptr_t end;
     ivc_atomic_u64 done_ms;     /* 0: the window is read-only at this moment */
 } ranges[RANGES];
@@ -49,7 +50,7 @@ static bool on_fault(const siginfo_t *info)
         uintptr_t start = atomic_load_explicit(&ranges[i].start, memory_order_acquire);
         uint64_t done_ms;
 
-        if (start == 0 || at < start || at >= ivc_load_relaxed(&ranges[i].end))
+        if (start <= TAKEN || at < start || at >= ivc_load_relaxed(&ranges[i].end))
             continue;
         /* Relaxed: what we wait for is the mapping, and the kernel orders that. */
         while ((done_ms = ivc_load_relaxed(&ranges[i].done_ms)) == 0)
@@ -59,20 +60,20 @@ static bool on_fault(const siginfo_t *info)
     return false;
 }
 
+/* Without a lock: a child of fork() could find it held by a thread that it does not have. */
 static struct range *range_take(const struct ivc_mapping *mapping)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     uintptr_t start = (uintptr_t)mapping->memory;
     struct range *range = NULL;
 
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < RANGES; i++) {
-        uintptr_t at = ivc_load_relaxed(&ranges[i].start);
-
-        if (at == start || (at == 0 && !range))     /* ours, after a first try that failed */
+    for (unsigned i = 0; i < RANGES && !range; i++)     /* ours, after a first try that failed */
+        if (ivc_load_relaxed(&ranges[i].start) == start)
             range = &ranges[i];
-        if (at == start)
-            break;
+    for (unsigned i = 0; i < RANGES && !range; i++) {
+        uintptr_t none = 0;
+
+        if (atomic_compare_exchange_strong(&ranges[i].start, &none, TAKEN))
+            range = &ranges[i];
     }
     if (range) {
         ivc_store_relaxed(&range->end, start + mapping->size);
@@ -80,7 +81,6 @@ static struct range *range_take(const struct ivc_mapping *mapping)
         /* Release: pairs with the acquire in on_fault(). */
         ivc_store_release(&range->start, start);
     }
-    pthread_mutex_unlock(&lock);
     return range;
 }
 

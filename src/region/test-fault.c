@@ -275,6 +275,37 @@ static void test_threads(void)
     }
 }
 
+static void *renew(void *arg)
+{
+    ivc_atomic_u32 *stop = arg;
+
+    while (!ivc_load_relaxed(stop))
+        ivc_chain_renew(SIGBUS);
+    return NULL;
+}
+
+static int join_and_leave(void *arg)
+{
+    ivc_region_free(join(arg, 2));
+    return 0;
+}
+
+/* A child joins while a helper thread of its parent was busy with the signal's handler. */
+static void test_fork(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *region = join(path, 1);
+    ivc_atomic_u32 stop = 0;
+    pthread_t thread;
+
+    CHECK_EQ(pthread_create(&thread, NULL, renew, &stop), 0);
+    for (unsigned i = 0; i < 50; i++)
+        check_join(check_fork(join_and_leave, (void *)path));
+    ivc_store_relaxed(&stop, 1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    ivc_region_free(region);
+}
+
 static const struct check_case cases[] = {
     { "truncated while two exchange", test_truncated, 0 },
     { "truncated while one is idle", test_idle, 0 },
@@ -284,5 +315,6 @@ static const struct check_case cases[] = {
     { "a handler that came later", test_chained, 0 },
     { "no handler", test_no_handler, 0 },
     { "several threads at once", test_threads, 0 },
+    { "forked while a helper works", test_fork, 0 },
 };
 CHECK_MAIN(cases)
