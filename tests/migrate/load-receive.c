@@ -74,8 +74,8 @@ void load_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
     struct load *load = arg;
     struct load_peer *gone = peer_of(load, peer);
 
-    ivc_mailbox_gone(load->mailbox, peer);
     load->bereaved = !ivc_load_acquire(&load->board->end) && !load->board->ends_allowed;
+    ivc_mailbox_gone(load->mailbox, peer);
     if (load->bereaved)
         load_fault(load, "rank %u is gone: %s", gone->rank, reason ? reason : "it left");
     (void)ivc_endpoint_send(load->endpoint, peer, TAG_EMPTY, NULL, 0);  /* for its text */

