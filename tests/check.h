@@ -120,6 +120,20 @@ __attribute__((unused)) static uint64_t check_random(uint64_t *state)
     return *state * 0x2545f4914f6cdd1dull;
 }
 
+/* Bytes that follow from the seed. */
+__attribute__((unused)) static void check_fill(uint8_t *bytes, size_t len, uint64_t seed)
+{
+    size_t i = 0;
+
+    for (; i + 8 <= len; i += 8) {
+        uint64_t word = check_random(&seed);
+
+        memcpy(bytes + i, &word, 8);
+    }
+    for (; i < len; i++)
+        bytes[i] = (uint8_t)(check_random(&seed) >> 56);
+}
+
 /* Who joins a region, for ivc_region_join(). */
 #define CHECK_AS(magic, client)                                                            \
     (&(struct ivc_identity){ .magic_id = (magic), .client_id = (client) })

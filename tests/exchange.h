@@ -71,19 +71,6 @@ static inline size_t exchange_len(const struct exchange *exchange, uint32_t from
     return IVC_MIN(number == 1 ? exchange->longest : len, exchange->longest);
 }
 
-static inline void exchange_fill(uint8_t *bytes, size_t len, uint64_t seed)
-{
-    size_t i = 0;
-
-    for (; i + 8 <= len; i += 8) {
-        uint64_t word = check_random(&seed);
-
-        memcpy(bytes + i, &word, 8);
-    }
-    for (; i < len; i++)
-        bytes[i] = (uint8_t)(check_random(&seed) >> 56);
-}
-
 static inline void exchange_verify(const uint8_t *bytes, size_t len, uint64_t seed, uint32_t from,
                                    uint64_t number)
 {
@@ -186,7 +173,7 @@ static inline void exchange_send_next(struct exchange *exchange, uint32_t to)
 
     CHECK(sending != NULL);
     sending->to = peer;
-    exchange_fill(sending->bytes, len, seed);
+    check_fill(sending->bytes, len, seed);
     memcpy(header + 1, &number, sizeof number);
     CHECK_THAT(ivc_mailbox_send(exchange->mailbox, peer->peer, header,
                                 &(struct iovec){ sending->bytes, len }, 1, exchange_on_sent,

@@ -19,13 +19,16 @@ uint64_t ivc_random_id(void)
     return value;
 }
 
+uint64_t ivc_hash(uint64_t hash, const void *bytes, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
+    return hash;
+}
+
 uint64_t ivc_hash_text(const char *text)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
-
-    for (; *text; text++)
-        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
-    return hash;
+    return ivc_hash(IVC_HASH_START, text, strlen(text));
 }
 
 static int size_unit(const char *unit, uint64_t *ret_shift)
@@ -104,4 +107,28 @@ int ivc_read_line(const char *path, char *ret_line, size_t size)
     ret_line[n] = '\0';
     ret_line[strcspn(ret_line, "\n")] = '\0';
     return 0;
+}
+
+void ivc_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attributes;
+
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+bool ivc_wait_for_flag(pthread_cond_t *cond, pthread_mutex_t *lock, const bool *flag, unsigned ms)
+{
+    uint64_t end = ivc_now_ns() + ms * (uint64_t)1000000;
+    struct timespec until = { (time_t)(end / 1000000000u), (long)(end % 1000000000u) };
+    bool set;
+
+    pthread_mutex_lock(lock);
+    while (!*flag && pthread_cond_timedwait(cond, lock, &until) == 0)
+        ;
+    set = *flag;
+    pthread_mutex_unlock(lock);
+    return set;
 }

@@ -2,6 +2,7 @@
 #ifndef IVC_BASE_UTIL_H
 #define IVC_BASE_UTIL_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -79,10 +80,19 @@ bool ivc_env_is_on(const char *name);
 int ivc_env_number(const char *name, const char *unit, uint64_t min, uint64_t max,
                    uint64_t *ret_value);
 
+/* A condition whose times are those of ivc_now_ns(). */
+void ivc_cond_init(pthread_cond_t *cond);
+/* Sleeps for `ms`, or until the flag is set and the condition signalled, both under `lock`; what the
+ * flag is then.  For threads that look at something now and then and are told to end. */
+bool ivc_wait_for_flag(pthread_cond_t *cond, pthread_mutex_t *lock, const bool *flag, unsigned ms);
+
 /* 64 random bits, never 0. */
 uint64_t ivc_random_id(void);
 
-/* FNV-1a (Fowler, Noll, Vo), 64 bits: a name as a number, the same everywhere. */
+/* FNV-1a (Fowler, Noll, Vo), 64 bits: bytes as a number, the same everywhere.  `hash` is
+ * IVC_HASH_START, or that of what comes before. */
+#define IVC_HASH_START 0xcbf29ce484222325u
+uint64_t ivc_hash(uint64_t hash, const void *bytes, size_t len);
 uint64_t ivc_hash_text(const char *text);
 
 /* A counter that runs with time and is cheap to read, for intervals: no unit, no order. */

@@ -4,7 +4,8 @@
  */
 #include "channel/link.h"
 
-void ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation)
+static void address_to(struct ivc_region *region, uint32_t slot, uint32_t generation,
+                       enum ivc_link_suspended suspended)
 {
     struct ivc_layout_link *link = ivc_region_own_link(region, slot);
 
@@ -12,10 +13,15 @@ void ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation
     /* Release, all: the line was disowned before; pairs with the acquires of generation. */
     ivc_store_release(&link->ring, 0);
     ivc_store_release(&link->head, 0);
-    ivc_store_release(&link->suspended, IVC_LINK_NOT_SUSPENDED);
+    ivc_store_release(&link->suspended, suspended);
     /* Release: pairs with the acquires of generation in ivc_rx_open(), ivc_tx_refresh() and
      * ivc_link_look(). */
     ivc_store_release(&link->generation, generation);
+}
+
+void ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation)
+{
+    address_to(region, slot, generation, IVC_LINK_NOT_SUSPENDED);
     /* Before we look whether the peer still lives: either its reclaimer sees this line, or we see
      * its mark (region/reclaim.c). */
     atomic_thread_fence(memory_order_seq_cst);
@@ -42,14 +48,7 @@ void ivc_link_done(struct ivc_region *region, uint32_t slot)
 
 void ivc_link_refuse(struct ivc_region *region, uint32_t slot, uint32_t generation)
 {
-    struct ivc_layout_link *link = ivc_region_own_link(region, slot);
-
-    ivc_store_relaxed(&link->generation, 0);
-    /* Release, all: as in ivc_link_open(). */
-    ivc_store_release(&link->ring, 0);
-    ivc_store_release(&link->head, 0);
-    ivc_store_release(&link->suspended, IVC_LINK_IS_DONE);
-    ivc_store_release(&link->generation, generation);
+    address_to(region, slot, generation, IVC_LINK_IS_DONE);
 }
 
 bool ivc_link_is_open(struct ivc_region *region, uint32_t slot, uint32_t generation)

@@ -9,19 +9,11 @@
 
 enum { ADDRESS_VERSION = 2 };
 
-/* FNV-1a (Fowler, Noll, Vo), 64 bits. */
-static uint64_t mix(uint64_t hash, const void *bytes, size_t len)
-{
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
-    return hash;
-}
-
 static uint64_t region_hash(const struct ivc_region_info *info)
 {
-    uint64_t hash = mix(0xcbf29ce484222325u, info->uuid, sizeof info->uuid);
+    uint64_t hash = ivc_hash(IVC_HASH_START, info->uuid, sizeof info->uuid);
 
-    return mix(hash, &info->epoch, sizeof info->epoch);
+    return ivc_hash(hash, &info->epoch, sizeof info->epoch);
 }
 
 void ivc_address_make(const struct ivc_endpoint *endpoint, struct ivc_address_fields *ret_fields)

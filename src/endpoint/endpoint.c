@@ -83,16 +83,14 @@ static int move_in(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opti
 /* The network first: the region's directory tells the others where ours is. */
 static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
-    static const ivc_atomic_u64 nobody_rings;
     uint64_t chunk_size;
     int r = read_tunables(endpoint, options, &chunk_size);
 
     if (r < 0)
         return r;
     endpoint->packet_max = (uint32_t)chunk_size;
-    endpoint->ready_summary = &nobody_rings;
     endpoint->id = ivc_random_id();
-    snprintf(endpoint->description, sizeof endpoint->description, "no region");
+    ivc_residence_none(endpoint);
     r = find_region(endpoint, options);
     if (r == 0)
         r = ivc_remote_open(endpoint, options);

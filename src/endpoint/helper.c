@@ -72,10 +72,9 @@ static bool is_to_suspend(struct ivc_helper *helper, struct ivc_peer *peer)
 {
     struct ivc_region *region = helper->endpoint->home.region;
     const struct ivc_member *member = &peer->member;
-    enum ivc_peer_state state = ivc_peer_state(peer);
     uint64_t head;
 
-    if (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE)
+    if (!ivc_peer_uses_memory(peer))
         return false;
     return helper->leaving || ivc_link_look(region, member->slot, &head) == IVC_LINK_SUSPENDED
            || ivc_region_member_fate(region, member->slot, member->generation) == IVC_MEMBER_MOVED;
@@ -162,7 +161,7 @@ static void leave(struct ivc_helper *helper)
 }
 
 /* The memory is gone, or others took us for dead: what is still to be said is said by network. */
-static bool is_lost(struct ivc_helper *helper)
+static bool give_up_if_lost(struct ivc_helper *helper)
 {
     struct ivc_endpoint *endpoint = helper->endpoint;
     bool lost = ivc_region_look_if_lost(endpoint->home.region);
@@ -184,7 +183,7 @@ static void look_at_orders(struct ivc_helper *helper)
     struct ivc_region *region = endpoint->home.region;
     bool under_way;
 
-    if (is_lost(helper))
+    if (give_up_if_lost(helper))
         return;
     ivc_region_orders_look(region);
     if (!helper->leaving && ivc_region_is_ordered_away(region, ivc_region_own_vm())) {
@@ -280,20 +279,8 @@ static void look_round(struct ivc_helper *helper)
 /* Sleeps for a tick; true when the endpoint is being closed. */
 static bool wait_for_stop(struct ivc_helper *helper)
 {
-    struct timespec until;
-    bool stop;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (helper->busy ? TICK_BUSY_MS : TICK_MS) * 1000000l;
-    until.tv_sec += until.tv_nsec / 1000000000l;
-    until.tv_nsec %= 1000000000l;
-    pthread_mutex_lock(&helper->lock);
-    while (!helper->stop
-           && pthread_cond_timedwait(&helper->wake, &helper->lock, &until) == 0)
-        ;
-    stop = helper->stop;
-    pthread_mutex_unlock(&helper->lock);
-    return stop;
+    return ivc_wait_for_flag(&helper->wake, &helper->lock, &helper->stop,
+                             helper->busy ? TICK_BUSY_MS : TICK_MS);
 }
 
 static void *help(void *arg)
@@ -312,13 +299,8 @@ static void *help(void *arg)
 
 static int start_thread(struct ivc_helper *helper)
 {
-    pthread_condattr_t attributes;
-
     pthread_mutex_init(&helper->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&helper->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    ivc_cond_init(&helper->wake);
     return ivc_thread_start(&helper->thread, help, helper);
 }
 

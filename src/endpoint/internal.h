@@ -47,7 +47,7 @@ struct ivc_peer {
     bool over;                      /* ... and then the peer is gone, for this reason: */
     const char *over_reason;
     struct ivc_loss loss;           /* lost.c: of the last attachment */
-    struct ivc_path_record record;  /* trace.c */
+    bool met;                       /* memory led to it once */
 
     /* The network. */
     struct ivc_network_name network;    /* where its network is; provider 0: none */
@@ -167,6 +167,27 @@ static inline struct ivc_peer *ivc_endpoint_peer(const struct ivc_endpoint *endp
     return ivc_load_acquire(&endpoint->home.peers[slot]);
 }
 
+/* Memory leads to it: it may be read and written. */
+static inline bool ivc_peer_uses_memory(const struct ivc_peer *peer)
+{
+    enum ivc_peer_state state = ivc_peer_state(peer);
+
+    return state == IVC_PEER_CONNECTED || state == IVC_PEER_ACTIVE;
+}
+
+/* What comes by network before the first packet of its ring has come. */
+static inline bool ivc_peer_ring_is_due(const struct ivc_peer *peer)
+{
+    return (int32_t)(peer->remote_received - peer->rx.after) >= 0;
+}
+
+/* The next turn of progress has something to do about peers, or to tell the adapter. */
+static inline void ivc_endpoint_leave_to_progress(struct ivc_endpoint *endpoint)
+{
+    /* Relaxed: progress takes what it is about under the exclusion that we have now. */
+    ivc_store_relaxed(&endpoint->news, 1);
+}
+
 /* peer.c */
 /* By id; NULL: nobody's.  Free of the lock. */
 struct ivc_peer *ivc_peer_find(struct ivc_endpoint *endpoint, uint64_t id);
@@ -226,6 +247,8 @@ int ivc_residence_move_out(struct ivc_endpoint *endpoint);
 /* One that was opened and is not to be lived in.  Peers may have attached to the member that they saw:
  * they are told that it has moved, not that it left for good. */
 void ivc_residence_give_back(struct ivc_residence *residence);
+/* There is none. */
+void ivc_residence_none(struct ivc_endpoint *endpoint);
 /* Accept an endpoint whose opening failed half way. */
 void ivc_residence_close(struct ivc_residence *residence);
 void ivc_residences_free(struct ivc_endpoint *endpoint);
@@ -237,7 +260,10 @@ void ivc_residence_put(struct ivc_endpoint *endpoint, uint32_t number);
 void ivc_peer_suspend(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason);
 /* Ends the suspension if the peer has stopped as well, has left or died. */
 void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
-/* Under `polling`: what the helper found out, told to the adapter; false: there is more. */
+/* The attachment is over: of what we sent, the peer has read `head` packets, and the others go by
+ * network.  Negative when it cannot be so.  Under send_lock, or the helper. */
+int ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head);
+/* Under `polling`: what the helper found out, told to the adapter. */
 void ivc_suspend_tell(struct ivc_endpoint *endpoint);
 
 /* helper.c */

@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/util.h"
-#include "channel/link.h"
 #include "endpoint/remote.h"
 
 #include <inttypes.h>
@@ -15,11 +14,6 @@ struct lost_wire {
     uint32_t slot, generation;          /* the receiver's, as the sender knew it */
     uint64_t read;                      /* packets of the receiver's ring that the sender has read */
 };
-
-static void leave_to_progress(struct ivc_endpoint *endpoint)
-{
-    ivc_store_relaxed(&endpoint->news, 1);
-}
 
 /* From here on neither side's ring is used; `have`: it can still be read. */
 static void begin(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool have, const char *reason)
@@ -35,7 +29,7 @@ static void begin(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool hav
         .written = peer->tx.slots ? peer->tx.tail : 0,
     };
     ivc_peer_set_state(endpoint, peer, IVC_PEER_SUSPENDING, reason);
-    leave_to_progress(endpoint);
+    ivc_endpoint_leave_to_progress(endpoint);
 }
 
 void ivc_lost_region(struct ivc_endpoint *endpoint, const char *reason)
@@ -46,9 +40,7 @@ void ivc_lost_region(struct ivc_endpoint *endpoint, const char *reason)
         if (!peer)
             continue;
         begin(endpoint, peer, false, reason);
-        if (peer->rx_open)
-            ivc_rx_close(&peer->rx);
-        peer->rx_open = false;
+        ivc_poll_forget(endpoint, peer);
         ivc_peer_detach(endpoint, peer);
     }
     ivc_trace_event(endpoint, "lost", reason);
@@ -62,10 +54,8 @@ bool ivc_lost_suspect(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return true;
 }
 
-static bool is_of_this_attachment(const struct ivc_peer *peer, const struct ivc_loss *loss,
-                                  const struct lost_wire *wire)
+static bool is_of_this_attachment(const struct ivc_loss *loss, const struct lost_wire *wire)
 {
-    (void)peer;
     return wire->own_slot == loss->slot && wire->own_generation == loss->generation
            && wire->slot == loss->own_slot && wire->generation == loss->own_generation;
 }
@@ -73,7 +63,6 @@ static bool is_of_this_attachment(const struct ivc_peer *peer, const struct ivc_
 void ivc_lost_hear(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *content,
                    size_t len)
 {
-    enum ivc_peer_state state = ivc_peer_state(peer);
     struct lost_wire wire;
 
     if (len != sizeof wire)
@@ -82,20 +71,19 @@ void ivc_lost_hear(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const v
     /* It has lost what we still have. */
     if (ivc_peer_is_attached(peer) && !peer->loss.pending
         && wire.own_slot == peer->member.slot && wire.own_generation == peer->member.generation) {
-        if (state == IVC_PEER_CONNECTED || state == IVC_PEER_ACTIVE)
-            ivc_poll_open_rx(endpoint, peer);
+        ivc_poll_open_rx(endpoint, peer);
         if (ivc_peer_state(peer) == IVC_PEER_GONE)
             return;
         begin(endpoint, peer, true, "it has lost the memory");
     }
-    if (!is_of_this_attachment(peer, &peer->loss, &wire))
+    if (!is_of_this_attachment(&peer->loss, &wire))
         return;
     peer->loss.heard = true;
     peer->loss.peer_read = wire.read;
     /* We had ended that attachment in order, or by an earlier word: it has to know how. */
     if (!peer->loss.pending)
         peer->loss.said = false;
-    leave_to_progress(endpoint);
+    ivc_endpoint_leave_to_progress(endpoint);
 }
 
 static int say(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
@@ -115,29 +103,6 @@ static int say(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return r;
 }
 
-static int keep_unsent(void *arg, uint8_t tag, const struct iovec *iov, unsigned n_iov)
-{
-    struct ivc_peer *peer = arg;
-
-    return ivc_backlog_add(&peer->unsent, tag, iov, n_iov);
-}
-
-/* We still have our ring: what it has not read goes by network. */
-static int close_with_memory(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
-{
-    uint32_t slot = peer->member.slot;
-    bool had_unsent = peer->unsent.packets > 0;
-    int r = peer->tx.slots ? ivc_tx_unread(&peer->tx, peer->loss.peer_read, keep_unsent, peer) : 0;
-
-    endpoint->n_unsent += !had_unsent && peer->unsent.packets > 0;
-    if (peer->rx_open)
-        ivc_rx_close(&peer->rx);
-    peer->rx_open = false;
-    ivc_peer_detach(endpoint, peer);
-    ivc_link_done(endpoint->home.region, slot);
-    return r;
-}
-
 /* Both have spoken. */
 static void finish(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
@@ -147,12 +112,12 @@ static void finish(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 
     ivc_endpoint_lock(endpoint);
     if (loss->have)
-        r = close_with_memory(endpoint, peer);
+        r = ivc_peer_close_pair(endpoint, peer, loss->peer_read);
     loss->pending = false;
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "both know what was read");
     ivc_endpoint_unlock(endpoint);
     if (r == 0 && (loss->have || loss->peer_read == loss->written)) {
-        leave_to_progress(endpoint);
+        ivc_endpoint_leave_to_progress(endpoint);
         return;
     }
     snprintf(reason, sizeof reason, "%" PRIu64 " packets to client %u on %s were lost with the shared "
@@ -170,7 +135,7 @@ void ivc_lost_step(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (!loss->said && (loss->pending || loss->heard)) {
         /* Its ring to the end, before we say how far we are. */
         if (loss->pending && loss->have && !ivc_poll_drain(endpoint, peer)) {
-            leave_to_progress(endpoint);
+            ivc_endpoint_leave_to_progress(endpoint);
             return;
         }
         if (ivc_peer_state(peer) == IVC_PEER_GONE)
@@ -180,7 +145,7 @@ void ivc_lost_step(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         r = say(endpoint, peer);
         loss->said = r == 0;
         if (r == IVC_E_FULL)
-            leave_to_progress(endpoint);
+            ivc_endpoint_leave_to_progress(endpoint);
         else if (r != 0)
             ivc_peer_end(endpoint, peer, "its shared memory was taken away, and no network leads to it");
     }

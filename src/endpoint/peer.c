@@ -279,6 +279,7 @@ void ivc_peer_detach(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     uint32_t slot = peer->member.slot;
 
+    peer->met = true;
     ivc_region_unwatch(endpoint->home.region, slot);
     forget_sender(endpoint, peer);
     ivc_tx_close(&peer->tx);

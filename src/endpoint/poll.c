@@ -37,10 +37,9 @@ static void heat(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 
 void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    enum ivc_peer_state state = ivc_peer_state(peer);
     int r;
 
-    if (peer->rx_open || (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE))
+    if (peer->rx_open || !ivc_peer_uses_memory(peer))
         return;
     r = ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx);
     if (r < 0 && !ivc_poll_region_is_lost(endpoint))
@@ -48,7 +47,7 @@ void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (r != 0)
         return;
     /* What it sent by network comes before what is in the ring: then we are called again. */
-    if ((int32_t)(peer->remote_received - peer->rx.after) < 0) {
+    if (!ivc_peer_ring_is_due(peer)) {
         ivc_rx_close(&peer->rx);
         return;
     }
@@ -188,10 +187,9 @@ static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *pe
 
 static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    enum ivc_peer_state state = ivc_peer_state(peer);
     enum ivc_member_fate fate;
 
-    if (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE)
+    if (!ivc_peer_uses_memory(peer))
         return;     /* one that is being suspended is the helper's */
     fate = ivc_region_member_fate(endpoint->home.region, peer->member.slot, peer->member.generation);
     if (fate == IVC_MEMBER_HERE || (fate == IVC_MEMBER_MOVED && endpoint->helper))

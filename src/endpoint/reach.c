@@ -34,9 +34,7 @@ int ivc_endpoint_locate(struct ivc_endpoint *endpoint, const void *memory, size_
 int ivc_endpoint_reach(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t handle,
                        size_t len, void **ret_memory)
 {
-    enum ivc_peer_state state = ivc_peer_state(peer);
-
-    if (state != IVC_PEER_CONNECTED && state != IVC_PEER_ACTIVE)
+    if (!ivc_peer_uses_memory(peer))
         return ivc_error_set(-EBADMSG, "client %u on %s names memory of a region, but no memory "
                              "leads to it", peer->member.client_id, peer->member.host);
     return ivc_region_reach(endpoint->home.region, peer->member.slot, handle, len, ret_memory);

@@ -480,7 +480,7 @@ static int say_farewell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     uint64_t deadline = ivc_now_ms() + endpoint->linger_ms;
     int r = 0;
 
-    if (ivc_peer_state(peer) != IVC_PEER_CLOSED || !(peer->greeted || peer->record.to_network > 0))
+    if (ivc_peer_state(peer) != IVC_PEER_CLOSED || !(peer->greeted || peer->met))
         return 0;
     do {
         r = ivc_remote_push(endpoint, peer);

@@ -199,9 +199,17 @@ static int forget_spent(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return 0;
 }
 
-int ivc_residence_move_out(struct ivc_endpoint *endpoint)
+void ivc_residence_none(struct ivc_endpoint *endpoint)
 {
     static const ivc_atomic_u64 nobody_rings;
+
+    endpoint->ready_summary = &nobody_rings;
+    snprintf(endpoint->description, sizeof endpoint->description, "no region");
+    endpoint->warning[0] = '\0';
+}
+
+int ivc_residence_move_out(struct ivc_endpoint *endpoint)
+{
     struct ivc_residence *left = malloc(sizeof *left);
     int r;
 
@@ -217,12 +225,10 @@ int ivc_residence_move_out(struct ivc_endpoint *endpoint)
     left->earlier = endpoint->left;
     endpoint->left = left;
     endpoint->home = (struct ivc_residence){ .number = left->number + 1 };
-    endpoint->ready_summary = &nobody_rings;
     endpoint->n_hot = endpoint->n_cooled = 0;
     (void)ivc_peers_each(endpoint, forget_spent);
     ivc_trace_event(endpoint, "left", endpoint->description);
-    snprintf(endpoint->description, sizeof endpoint->description, "no region");
-    endpoint->warning[0] = '\0';
+    ivc_residence_none(endpoint);
     free_unheld(endpoint);
     return 0;
 }

@@ -27,18 +27,11 @@ void ivc_peer_suspend(struct ivc_endpoint *endpoint, struct ivc_peer *peer, cons
     ivc_link_suspend(region, peer->member.slot);
 }
 
-/* Somebody has to tell the adapter. */
-static void leave_to_progress(struct ivc_endpoint *endpoint)
-{
-    /* Relaxed: progress takes what it is about under the same exclusion as we have now. */
-    ivc_store_relaxed(&endpoint->news, 1);
-}
-
 static void give_up(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)
 {
     peer->over = true;
     peer->over_reason = reason;
-    leave_to_progress(endpoint);
+    ivc_endpoint_leave_to_progress(endpoint);
 }
 
 static int keep_unsent(void *arg, uint8_t tag, const struct iovec *iov, unsigned n_iov)
@@ -48,25 +41,28 @@ static int keep_unsent(void *arg, uint8_t tag, const struct iovec *iov, unsigned
     return ivc_backlog_add(&peer->unsent, tag, iov, n_iov);
 }
 
-/* The attachment is over.  What the peer has not read goes by network. */
-static void close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head)
+int ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head)
 {
-    struct ivc_region *region = endpoint->home.region;
     uint32_t slot = peer->member.slot;
     bool had_unsent = peer->unsent.packets > 0;
     int r = peer->tx.slots ? ivc_tx_unread(&peer->tx, head, keep_unsent, peer) : 0;
 
     endpoint->n_unsent += !had_unsent && peer->unsent.packets > 0;
-    if (peer->rx_open)
-        ivc_rx_close(&peer->rx);
-    peer->rx_open = false;
+    ivc_poll_forget(endpoint, peer);
     ivc_peer_detach(endpoint, peer);
-    ivc_link_done(region, slot);
+    ivc_link_done(endpoint->home.region, slot);
+    return r;
+}
+
+static void close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head)
+{
+    int r = ivc_peer_close_pair(endpoint, peer, head);
+
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "both have stopped");
     if (r < 0)
         give_up(endpoint, peer, "packets to it were lost when its memory was given up");
     /* Its end is noticed by network from now on. */
-    leave_to_progress(endpoint);
+    ivc_endpoint_leave_to_progress(endpoint);
 }
 
 /* It left for good or died, and cannot say that it has stopped.  What it has sent is still there. */
@@ -77,7 +73,7 @@ static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *pe
     int r = 0;
 
     if (!peer->rx_open && ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx) == 0)
-        peer->rx_open = (int32_t)(peer->remote_received - peer->rx.after) >= 0;
+        peer->rx_open = ivc_peer_ring_is_due(peer);
     end = peer->rx_open ? peer->rx.head + peer->rx.mask + 1 : 0;
     while (peer->rx_open && peer->rx.head < end && r == 0 && ivc_rx_peek(&peer->rx, packet) == 1) {
         struct iovec iov[2] = {
@@ -87,9 +83,7 @@ static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *pe
         r = ivc_backlog_add(&peer->unread, packet->tag, iov, 2);
         ivc_rx_advance(&peer->rx);
     }
-    if (peer->rx_open)
-        ivc_rx_close(&peer->rx);
-    peer->rx_open = false;
+    ivc_poll_forget(endpoint, peer);
     ivc_link_done(endpoint->home.region, peer->member.slot);
     ivc_peer_detach(endpoint, peer);
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, left ? "it left" : "its process died");
@@ -149,7 +143,7 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (ivc_peer_state(peer) == IVC_PEER_GONE)
         return 0;
     if (!deliver_unread(endpoint, peer)) {
-        ivc_store_relaxed(&endpoint->news, 1);
+        ivc_endpoint_leave_to_progress(endpoint);
         return 0;
     }
     if (peer->over) {
@@ -168,7 +162,7 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         r = ivc_remote_push(endpoint, peer);
     ivc_endpoint_unlock(endpoint);
     if (r == IVC_E_FULL)
-        ivc_store_relaxed(&endpoint->news, 1);
+        ivc_endpoint_leave_to_progress(endpoint);
     else if (r != 0)
         ivc_peer_end(endpoint, peer, ivc_error_text());
     return 0;

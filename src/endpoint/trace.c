@@ -11,24 +11,21 @@ static const char *const state_names[] = {
     "CLOSED", "CONNECTED", "ACTIVE", "SUSPENDING", "GONE",
 };
 
-/* One write for each line, so that those of several processes do not mix. */
-static void append(const char *line, size_t len)
+/* Where to; NULL: nowhere. */
+static const char *wanted_path(void)
 {
     const char *path = getenv("IVC_TRACE");
-    IVC_AUTO_CLOSE int fd = -1;
 
-    if (!path || !*path)
-        return;
-    fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (fd >= 0 && write(fd, line, len) < 0)
-        return;     /* a full disk is no reason to stop */
+    return path && *path ? path : NULL;
 }
 
-static bool is_wanted(void)
+/* One write for each line, so that those of several processes do not mix. */
+static void append(const char *path, const char *line, size_t len)
 {
-    const char *path = getenv("IVC_TRACE");
+    IVC_AUTO_CLOSE int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
 
-    return path && *path;
+    if (fd >= 0 && write(fd, line, len) < 0)
+        return;     /* a full disk is no reason to stop */
 }
 
 /* Texts of ours and of the system: quotes and backslashes are all that could spoil the line. */
@@ -49,25 +46,15 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static void count(struct ivc_path_record *record, uint32_t from, uint32_t to)
-{
-    bool from_memory = from == IVC_PEER_SUSPENDING;
-
-    record->to_network += from_memory && to == IVC_PEER_CLOSED;
-    record->to_memory += from == IVC_PEER_CLOSED && to == IVC_PEER_CONNECTED;
-}
-
 void ivc_trace_transition(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint32_t from,
                           uint32_t to, const char *reason)
 {
+    const char *path = wanted_path();
     char line[640], text[256];
     uint64_t unsent = peer->unsent.bytes, unread = peer->unread.bytes;
     int len;
 
-    if (from == to)
-        return;
-    count(&peer->record, from, to);
-    if (!is_wanted())
+    if (from == to || !path)
         return;
     clean(text, sizeof text, reason);
     len = snprintf(line, sizeof line,
@@ -76,19 +63,20 @@ void ivc_trace_transition(struct ivc_endpoint *endpoint, struct ivc_peer *peer, 
                    ",\"unread_bytes\":%" PRIu64 "}\n",
                    now(), (int)getpid(), endpoint->client_id, peer->member.client_id,
                    peer->member.host, state_names[from], state_names[to], text, unsent, unread);
-    append(line, (size_t)IVC_MIN(len, (int)sizeof line - 1));
+    append(path, line, (size_t)IVC_MIN(len, (int)sizeof line - 1));
 }
 
 void ivc_trace_event(struct ivc_endpoint *endpoint, const char *event, const char *detail)
 {
+    const char *path = wanted_path();
     char line[640], text[400];
     int len;
 
-    if (!is_wanted())
+    if (!path)
         return;
     clean(text, sizeof text, detail);
     len = snprintf(line, sizeof line,
                    "{\"time\":%.6f,\"pid\":%d,\"rank\":%u,\"event\":\"%s\",\"detail\":\"%s\"}\n",
                    now(), (int)getpid(), endpoint->client_id, event, text);
-    append(line, (size_t)IVC_MIN(len, (int)sizeof line - 1));
+    append(path, line, (size_t)IVC_MIN(len, (int)sizeof line - 1));
 }

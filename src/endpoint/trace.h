@@ -1,8 +1,7 @@
 /*
  * What became of the paths: every transition of a peer, for people.
  *
- * IVC_TRACE names a file to which a line of JSON is appended for each; the counters are shown with
- * IVC_STATS.
+ * IVC_TRACE names a file to which a line of JSON is appended for each.
  */
 #ifndef IVC_ENDPOINT_TRACE_H
 #define IVC_ENDPOINT_TRACE_H
@@ -11,11 +10,6 @@
 
 struct ivc_endpoint;
 struct ivc_peer;
-
-/* Per peer. */
-struct ivc_path_record {
-    uint32_t to_network, to_memory;     /* how often it changed */
-};
 
 /* Notes that the peer goes from one state to another.  Called by whoever makes the change. */
 void ivc_trace_transition(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint32_t from,

@@ -45,20 +45,8 @@ static void look_at_others(struct ivc_region *region)
 /* Sleeps for one beat; true when the region is being left. */
 static bool wait_for_stop(struct ivc_region *region)
 {
-    struct timespec until;
-    bool stop;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += IVC_HEARTBEAT_MS * 1000000l;
-    until.tv_sec += until.tv_nsec / 1000000000l;
-    until.tv_nsec %= 1000000000l;
-    pthread_mutex_lock(&region->lock);
-    while (!region->guard_stop
-           && pthread_cond_timedwait(&region->guard_wake, &region->lock, &until) == 0)
-        ;
-    stop = region->guard_stop;
-    pthread_mutex_unlock(&region->lock);
-    return stop;
+    return ivc_wait_for_flag(&region->guard_wake, &region->lock, &region->guard_stop,
+                             IVC_HEARTBEAT_MS);
 }
 
 /* When we stood still ourselves (a stopped job, a paused guest), the silence of others in that time

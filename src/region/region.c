@@ -16,12 +16,7 @@ static char *window(const struct ivc_region *region)
 
 static int lock_init(struct ivc_region *region)
 {
-    pthread_condattr_t attributes;
-
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&region->guard_wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    ivc_cond_init(&region->guard_wake);
     return -pthread_mutex_init(&region->lock, NULL);
 }
 

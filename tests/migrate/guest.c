@@ -11,11 +11,7 @@ enum { BEAT_MS = 50 };
 
 uint64_t guest_id(const char *vm)
 {
-    uint64_t hash = 0xcbf29ce484222325ull;      /* FNV-1a */
-
-    for (; *vm; vm++)
-        hash = (hash ^ (uint8_t)*vm) * 0x100000001b3ull;
-    return hash ? hash : 1;
+    return ivc_vm_of(vm);
 }
 
 int host_open(struct host *host, const char *path)

@@ -66,7 +66,6 @@ uint64_t load_seed_of(const struct load *load, enum stream stream, uint32_t from
 size_t load_message_len(const struct load *load, uint32_t from, uint32_t to, uint64_t number);
 /* Bytes behind the number; SIZE_MAX: no number either. */
 size_t load_packet_len(const struct load *load, uint32_t from, uint32_t to, uint64_t number);
-void load_fill(uint8_t *bytes, size_t len, uint64_t seed);
 /* The first wrong byte; `len`: none. */
 size_t load_wrong_at(const uint8_t *bytes, size_t len, uint64_t seed);
 

@@ -42,19 +42,6 @@ size_t load_packet_len(const struct load *load, uint32_t from, uint32_t to, uint
         : random % (PACKET_MAX - sizeof(uint64_t) + 1);
 }
 
-void load_fill(uint8_t *bytes, size_t len, uint64_t seed)
-{
-    size_t i = 0;
-
-    for (; i + 8 <= len; i += 8) {
-        uint64_t word = check_random(&seed);
-
-        memcpy(bytes + i, &word, 8);
-    }
-    for (; i < len; i++)
-        bytes[i] = (uint8_t)(check_random(&seed) >> 56);
-}
-
 size_t load_wrong_at(const uint8_t *bytes, size_t len, uint64_t seed)
 {
     size_t i = 0;

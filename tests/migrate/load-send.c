@@ -49,7 +49,7 @@ static void send_message(struct load *load, struct load_peer *to, uint64_t numbe
         load_fault(load, "no memory for a message of %zu bytes", len);
     sending->to = to;
     sending->len = len;
-    load_fill(sending->bytes, len, load_seed_of(load, MESSAGES, load->own, to->rank, number));
+    check_fill(sending->bytes, len, load_seed_of(load, MESSAGES, load->own, to->rank, number));
     if (load->place->sabotage == SABOTAGE_BYTE && to->rank == load->place->sabotage_to
         && number >= SABOTAGE_AT && len > 0)
         sending->bytes[len / 2] ^= 1;
@@ -91,7 +91,7 @@ static size_t make_packet(struct load *load, const struct load_peer *to, uint8_t
     uint64_t number = to->next_packet;
     size_t len = load_packet_len(load, load->own, to->rank, number);
 
-    load_fill(bytes + sizeof number, len,
+    check_fill(bytes + sizeof number, len,
               load_seed_of(load, PACKETS, load->own, to->rank, number));
     if (load->place->sabotage == SABOTAGE_PACKET_BYTE && to->rank == load->place->sabotage_to
         && number >= SABOTAGE_AT && len > 0)
