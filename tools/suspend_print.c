@@ -90,7 +90,7 @@ static void reason_of(const struct say *say, const struct person *person, chosen
 {
     if (chosen == is_too_old)
         snprintf(ret_reason, REASON_MAX, "it uses a library that does not know orders, or no "
-                 "network to go on by (Open MPI's plug-in: --mca btl_ivc_network 1)");
+                 "network to go on by (IVC_NETWORK)");
     else
         person_reason(say->people, person, ret_reason);
 }

@@ -95,7 +95,7 @@ struct ivc_btl_component {
     mca_btl_base_component_3_0_0_t super;
     char *region;
     unsigned int ring_size, segment_size;
-    bool stats, network;
+    bool stats, network, moves;
 };
 /* The one symbol that the object shows: Open MPI looks it up by this name. */
 extern struct ivc_btl_component mca_btl_ivc_component __attribute__((visibility("default")));

@@ -72,6 +72,13 @@ static int component_register(void)
         "leaving them to Open MPI's other transports. All ranks must agree (default: false)",
         MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->network);
+    c->moves = true;
+    (void) mca_base_component_var_register(&c->super.btl_version, "moves",
+        "Open such a network for live migration: peers that share memory at the start are reached "
+        "by it when a guest of theirs or ours moves. Without libfabric, or with IVC_NETWORK=none, "
+        "guests of the job cannot be moved. All ranks must agree (default: true)",
+        MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
+        &c->moves);
     c->ring_size = 0;
     register_uint("ring_size", "Bytes of shared memory for one direction of a pair of ranks "
                   "(0: IVC_RING_SIZE, then a default by the size of the job)", OPAL_INFO_LVL_5,
@@ -152,6 +159,7 @@ static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
         .expected_peers = job_size() == UINT32_MAX ? 0 : job_size() - 1,
         .threads = threads,
         .network = c->network,
+        .moves = c->moves,
         .on_packet = ivc_btl_on_packet,
         .on_gone = ivc_btl_on_gone,
         .on_arrival = ivc_btl_on_arrival,

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "endpoint/address.h"
 #include "endpoint/remote.h"
 
 #include <errno.h>
@@ -80,6 +81,14 @@ static int move_in(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opti
     return r == IVC_E_NOREGION && options->network ? 0 : r;
 }
 
+static void keep_to_region(struct ivc_endpoint *endpoint)
+{
+    struct ivc_address_fields fields;
+
+    ivc_address_make(endpoint, &fields);
+    endpoint->only_region = fields.region;
+}
+
 /* The network first: the region's directory tells the others where ours is. */
 static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
@@ -96,6 +105,8 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
         r = ivc_remote_open(endpoint, options);
     if (r == 0)
         r = move_in(endpoint, options);
+    if (r == 0 && options->moves && !options->network)
+        keep_to_region(endpoint);
     if (r == 0 && endpoint->network)
         r = ivc_helper_start(endpoint);
     return r;

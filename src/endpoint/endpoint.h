@@ -60,6 +60,10 @@ struct ivc_endpoint_options {
     /* Also open a network, so that peers of other regions and hosts are reached.  Then a process
      * without any region is no error; `region` or IVC_REGION "none" asks for none. */
     bool network;
+    /* Without `network`: open one only for moves.  Peers that begin in the region in which we begin are
+     * reached wherever one of us moves to; all others are refused, by both sides alike.  Without a
+     * region there is none, and one that cannot be opened is no error. */
+    bool moves;
     const char *network_provider;   /* as IVC_NETWORK; NULL: the environment, then "tcp" */
     ivc_endpoint_packet_fn *on_packet;
     ivc_endpoint_gone_fn *on_gone;          /* may be NULL */
@@ -127,7 +131,7 @@ void *ivc_peer_mailbox(const struct ivc_peer *peer);
 uint64_t ivc_peer_id(const struct ivc_peer *peer);
 bool ivc_peer_is_gone(const struct ivc_peer *peer);
 
-/* The path it is on now. */
+/* The path it is on now: the network from the moment on at which memory is no longer to be used. */
 enum ivc_path { IVC_PATH_MEMORY, IVC_PATH_NETWORK };
 enum ivc_path ivc_peer_path(const struct ivc_peer *peer);
 

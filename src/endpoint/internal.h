@@ -129,6 +129,7 @@ struct ivc_endpoint {
     struct ivc_rx_packet packet;    /* the one being delivered */
     char description[384];
     char warning[512];
+    uint64_t only_region;           /* peers that did not begin there are refused; 0: nobody is */
     char no_network[512];           /* why there is none, when one was asked for */
 };
 

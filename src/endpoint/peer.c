@@ -207,6 +207,9 @@ int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address
 
     if (r != 0)
         return r;
+    if (endpoint->only_region && fields.region != endpoint->only_region)
+        return ivc_error_set(IVC_E_UNREACHABLE, "peer %016" PRIx64 " began outside of our region",
+                             fields.id);
     ivc_endpoint_lock(endpoint);
     peer = ivc_peer_find(endpoint, fields.id);
     co_resident = !peer && ivc_address_is_co_resident(endpoint, &fields);
@@ -353,7 +356,7 @@ bool ivc_peer_is_gone(const struct ivc_peer *peer)
 
 enum ivc_path ivc_peer_path(const struct ivc_peer *peer)
 {
-    return ivc_peer_state(peer) == IVC_PEER_CLOSED ? IVC_PATH_NETWORK : IVC_PATH_MEMORY;
+    return ivc_peer_uses_memory(peer) ? IVC_PATH_MEMORY : IVC_PATH_NETWORK;
 }
 
 uint32_t ivc_peer_client_id(const struct ivc_peer *peer)

@@ -460,7 +460,7 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
     bool none = asked && strcasecmp(asked, "none") == 0;
     int r;
 
-    if (!options->network)
+    if (!options->network && !(options->moves && endpoint->home.region))
         return 0;
     r = ivc_network_open(&network, &endpoint->network);
     if (r == 0)
@@ -471,7 +471,7 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
                              "(IVC_REGION), and %s", endpoint->no_network);
     /* Who is in a region can do without, unless a network was asked for by name; "none" is the name
      * for not having one. */
-    return none || (!asked && r == -ENODEV) ? 0 : r;
+    return none || !options->network || (!asked && r == -ENODEV) ? 0 : r;
 }
 
 /* To whoever may still wait for something of ours; memory tells the others. */

@@ -234,12 +234,12 @@ static bool is_stuck(struct ivc_network *network, struct ivc_route *route, uint6
 
 static void plan_questions(struct ivc_route *route, bool stuck, uint64_t now)
 {
-    if (route->probe_interval == 0 || (route->stuck && !stuck)) {
-        route->probe_interval = HOST_EVERY_MS;
-        route->probe_at = now + HOST_EVERY_MS;
-    } else if (stuck && !route->stuck) {
+    if (stuck && !route->stuck) {   /* perhaps at the first look: we may have computed till now */
         route->probe_interval = STUCK_MS;
         route->probe_at = now;
+    } else if (route->probe_interval == 0 || (route->stuck && !stuck)) {
+        route->probe_interval = HOST_EVERY_MS;
+        route->probe_at = now + HOST_EVERY_MS;
     }
     route->stuck = stuck;
 }

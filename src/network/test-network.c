@@ -477,6 +477,22 @@ static void killed_before_we_connect(void)
     expect_down(&side, 20);
 }
 
+/* Dead before we ever sent to it, and we compute before we look again. */
+static void killed_before_we_look(void)
+{
+    uint8_t bytes[64] = { 0 };
+    struct ivc_network_exposure exposure;
+    struct side side;
+    pid_t pid = fork_other(sit, &side);
+
+    start(&side, false);
+    hear(&side, &exposure, sizeof exposure);
+    check_kill(pid);
+    (void)send_one(&side, bytes, sizeof bytes);
+    ivc_sleep_ms(1500);
+    expect_down(&side, 20);
+}
+
 /* Never sent to, only watched. */
 static void killed_while_watched(void)
 {
@@ -845,6 +861,7 @@ static const struct check_case cases[] = {
     { "killed while we wait", killed_while_we_wait, 0 },
     { "killed while we pull", killed_while_we_pull, 0 },
     { "killed before we connect", killed_before_we_connect, 0 },
+    { "killed before we look", killed_before_we_look, 0 },
     { "killed while watched", killed_while_watched, 0 },
     { "host vanishes while we wait", host_vanishes_while_we_wait, 120 },
     { "host vanishes while we send", host_vanishes_while_we_send, 0 },

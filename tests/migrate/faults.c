@@ -297,17 +297,8 @@ static const struct check_case cases[] = {
     { "a member that does not know orders", test_old_library, 240 },
     { "no room at the destination", test_no_room, 240 },
     { "names that change", test_names, 240 },
-    /* Only when named: a rank that is idle is not always told within TOLD_MS when a peer dies that it
-     * reaches by network since a moment ago.  The library has to mend that (docs/migration.md). */
     { "the one that moves is killed", test_mover_killed, 240 },
     { "a peer of the one that moves is killed", test_peer_killed, 240 },
     { "killed, of another kernel", test_killed_far, 240 },
 };
-enum { ONLY_WHEN_NAMED = 3 };
-
-int main(int argc, char **argv)
-{
-    size_t n = sizeof cases / sizeof *cases;
-
-    return check_main(argc, argv, cases, argc > 1 ? n : n - ONLY_WHEN_NAMED);
-}
+CHECK_MAIN(cases)

@@ -84,13 +84,11 @@ def _hydra(key: str, program: str, settings: dict[str, str]) -> Way:
 
 
 def _plugin() -> Way:
-    selection = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "ivc,self", "OMPI_MCA_btl_ivc_network": "1"}
-    return _open_mpi("openmpi-4.1-plugin", selection)
+    return _open_mpi("openmpi-4.1-plugin", {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "ivc,self"})
 
 
 def _mtl() -> Way:
-    # The plug-in, which is opened all the same, would be a member that nothing can be said to.
-    return _open_mpi("openmpi-4.1-mtl", {**mpi.OVER_LIBFABRIC["mtl/ofi"], "OMPI_MCA_btl": "self"})
+    return _open_mpi("openmpi-4.1-mtl", mpi.OVER_LIBFABRIC["mtl/ofi"])
 
 
 def _mpich() -> Way:
