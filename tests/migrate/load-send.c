@@ -173,7 +173,8 @@ void load_start_some(struct load *load)
 
         if (i == load->own || ivc_peer_is_gone(to->peer))
             continue;
-        while (to->next_message - to->sent_messages < UNDER_WAY)
+        /* No more in a turn: one to a peer that has ended ends at once, and progress tells us of it. */
+        for (unsigned n = 0; n < UNDER_WAY && to->next_message - to->sent_messages < UNDER_WAY; n++)
             start_message(load, to);
         for (unsigned n = 0; n < PACKETS_AT_ONCE && send_packet(load, to); n++)
             ;
