@@ -271,6 +271,36 @@ static void test_reclaim(void)
 }
 
 /* Every place taken by one that lives: by entries that say they are this process. */
+/* Whatever the pages behind it: what is held stays, and the rest is others' again at once. */
+static void test_retire(void)
+{
+    const char *where = fresh();
+    struct ivc_region *watcher = join(where, 1), *region = join(where, 2);
+    uint64_t before = ivc_region_free_bytes(watcher);
+    struct ivc_member self = *ivc_region_self(region);
+    struct ivc_share share;
+    uint8_t *lent, *held;
+
+    CHECK_EQ(ivc_region_share(region, IVC_SLOT_ANY, 100000, &share), 0);
+    CHECK_EQ(ivc_region_lend(region, 100000, (void **)&lent), 0);
+    held = (uint8_t *)share.memory + 5000;
+    memset(share.memory, 1, share.size);
+    memset(lent, 2, 100000);
+    CHECK_THAT(ivc_region_retire(region, &(struct iovec){ held, 10000 }, 1) == 0, "%s",
+               ivc_error_text());
+    CHECK_EQ(ivc_region_member_fate(watcher, self.slot, self.generation), IVC_MEMBER_MOVED);
+    CHECK(ivc_region_free_bytes(watcher) > before);     /* its link table as well */
+    CHECK(held[0] == 1 && held[9999] == 1 && *(uint8_t *)share.memory == 0);
+    CHECK(lent[0] == 2 && lent[99999] == 2);
+    memset(lent, 3, 100000);
+    ivc_region_free(region);
+    region = join(where, 2);
+    CHECK_EQ(ivc_region_self(region)->slot, self.slot);
+    CHECK_EQ(ivc_region_free_bytes(watcher), before);
+    ivc_region_free(region);
+    ivc_region_free(watcher);
+}
+
 static void test_directory_full(void)
 {
     const char *where = fresh();
@@ -384,6 +414,7 @@ static const struct check_case cases[] = {
     { "doorbells", test_doorbell, 120 },
     { "wake-up", test_wake_up, 120 },
     { "reclaim after a kill", test_reclaim, 120 },
+    { "let go of it", test_retire, 120 },
     { "directory full", test_directory_full, 120 },
     { "region full", test_region_full, 120 },
     { "two processes, every byte", test_exchange, 180 },

@@ -41,7 +41,7 @@ static int act(void *arg)
         ivc_sleep_ms(5);
         ivc_region_orders_look(region);
     } while (!actor->answers || !ivc_region_is_ordered_away(region, ivc_vm_of(actor->vm)));
-    CHECK_EQ(ivc_region_retire(region), 0);
+    CHECK_EQ(ivc_region_retire(region, NULL, 0), 0);
     ivc_region_free(region);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -13,7 +14,7 @@
 
 struct chain {
     int signal;
-    ivc_chain_fn *fn;
+    _Atomic(ivc_chain_fn *) fn;
     struct sigaction before;    /* written before ours is there; one for a single use is taken out */
     struct sigaction later;     /* of somebody who took the signal after us: is passed on to first */
     bool has_later;
@@ -86,7 +87,9 @@ static void on_fault(int number, siginfo_t *info, void *context)
 {
     struct chain *chain = chain_of(number);
     int saved = errno;
-    bool ours = info->si_code > 0 && chain->fn(info);
+    /* Acquire: pairs with the release in ivc_chain_add(); `before` is visible to pass_on(). */
+    ivc_chain_fn *fn = atomic_load_explicit(&chain->fn, memory_order_acquire);
+    bool ours = info->si_code > 0 && fn(info);
 
     errno = saved;
     if (!ours)
@@ -164,10 +167,15 @@ int ivc_chain_add(int number, ivc_chain_fn *fn)
     if (chain->installed) {
         renew(chain);
     } else {
-        chain->fn = fn;
         /* Read first, so that it is there for the handler's first fault. */
-        r = sigaction(number, NULL, &chain->before) < 0 || sigaction(number, &action, NULL) < 0
-            ? ivc_error_set(-errno, "cannot catch signal %d: %s", number, strerror(errno)) : 0;
+        r = sigaction(number, NULL, &chain->before);
+        /* Release: pairs with the acquire in on_fault().  (The kernel orders this as well: a thread
+         * comes there only after the handler was installed, or there was one already.) */
+        atomic_store_explicit(&chain->fn, fn, memory_order_release);
+        if (r == 0)
+            r = sigaction(number, &action, NULL);
+        if (r < 0)
+            r = ivc_error_set(-errno, "cannot catch signal %d: %s", number, strerror(errno));
         chain->installed = r == 0;
     }
     chain->users += r == 0;

@@ -96,6 +96,40 @@ void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
     pool->n_free++;
 }
 
+static void mark_free(const struct ivc_pool *pool, bool *is_free)
+{
+    for (uint32_t i = 0; i < pool->n_free; i++)
+        is_free[pool->queue[(pool->queue_first + i) % pool->queue_size]] = true;
+}
+
+int ivc_pool_held(const struct ivc_pool *pool, struct iovec **ret_chunks, unsigned *ret_n)
+{
+    IVC_AUTO_FREE bool *is_free = NULL;
+    struct iovec *chunks;
+    uint32_t share;
+    uint64_t offset;
+    unsigned n = 0;
+
+    *ret_chunks = NULL;
+    *ret_n = 0;
+    if (pool->n_free == pool->n_chunks)
+        return 0;
+    is_free = calloc(pool->n_chunks, sizeof *is_free);
+    chunks = calloc(pool->n_chunks - pool->n_free, sizeof *chunks);
+    if (!is_free || !chunks) {
+        free(chunks);
+        return ivc_error_set(-ENOMEM, "pool: out of memory");
+    }
+    mark_free(pool, is_free);
+    for (uint32_t chunk = 0; chunk < pool->n_chunks; chunk++)
+        if (!is_free[chunk])
+            chunks[n++] = (struct iovec){ ivc_pool_memory(pool, chunk, &share, &offset),
+                                          pool->chunk_size };
+    *ret_chunks = chunks;
+    *ret_n = n;
+    return 0;
+}
+
 void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret_share,
                       uint64_t *ret_offset)
 {

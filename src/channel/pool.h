@@ -46,6 +46,10 @@ int ivc_pool_grow(struct ivc_pool *pool);
 int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
+/* The chunks that were got and not put back; when no ring is open, those that somebody fills.  The
+ * caller frees the list, which is NULL when there are none.  -ENOMEM. */
+int ivc_pool_held(const struct ivc_pool *pool, struct iovec **ret_chunks, unsigned *ret_n);
+
 void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret_share,
                       uint64_t *ret_offset);
 

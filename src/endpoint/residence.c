@@ -208,6 +208,16 @@ void ivc_residence_none(struct ivc_endpoint *endpoint)
     endpoint->warning[0] = '\0';
 }
 
+/* No peer is attached, so that chunks which are not free are those that the adapter holds. */
+static int retire_home(struct ivc_residence *home)
+{
+    IVC_AUTO_FREE struct iovec *held = NULL;
+    unsigned n_held;
+    int r = ivc_pool_held(&home->pool, &held, &n_held);
+
+    return r < 0 ? r : ivc_region_retire(home->region, held, n_held);
+}
+
 int ivc_residence_move_out(struct ivc_endpoint *endpoint)
 {
     struct ivc_residence *left = malloc(sizeof *left);
@@ -215,7 +225,7 @@ int ivc_residence_move_out(struct ivc_endpoint *endpoint)
 
     if (!left)
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
-    r = ivc_region_retire(endpoint->home.region);
+    r = retire_home(&endpoint->home);
     if (r < 0) {
         free(left);
         return r;
@@ -243,7 +253,7 @@ void ivc_residence_put(struct ivc_endpoint *endpoint, uint32_t number)
 void ivc_residence_give_back(struct ivc_residence *residence)
 {
     /* A region that cannot be retired is left for good: then that is what peers are told. */
-    (void)ivc_region_retire(residence->region);
+    (void)ivc_region_retire(residence->region, NULL, 0);
     ivc_residence_close(residence);
 }
 

@@ -60,9 +60,9 @@ struct ivc_region {
 /* The directory's slot in the window. */
 struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint32_t slot);
 
-/* member.c: says LEFT, and frees what is unread.  Needs no more of the region than its mapping,
- * geometry, blocks and self. */
-void ivc_member_mark_left(struct ivc_region *region);
+/* member.c: says LEFT; false: we were taken for dead.  What is unread may then be freed.  Needs no
+ * more of the region than its mapping, geometry and self. */
+bool ivc_member_say_left(struct ivc_region *region);
 
 /* identity.c: who we are, and whether a process of our own kernel still exists. */
 void ivc_member_describe_self(struct ivc_layout_member *ret_member);
@@ -80,6 +80,19 @@ struct ivc_layout_order *ivc_order_at(const struct ivc_region *region, uint32_t 
 /* retire.c: nothing unless the region is retired. */
 void ivc_retire_end(struct ivc_region *region);
 void ivc_retire_unshare(const struct ivc_share *share);
+
+/* farewell.c: what is said when the window is replaced already. */
+struct ivc_farewell {
+    void *room;             /* NULL: nothing to be said */
+    uint64_t room_size;
+    char *second;           /* in `room`: the window once more, as much of it as is mapped */
+    bool whole;             /* that is all of it */
+};
+/* Before: all that can fail, with a text. */
+int ivc_farewell_prepare(const struct ivc_region *region, struct ivc_farewell *ret_farewell);
+/* Says that we have left, and frees what is unread. */
+void ivc_farewell_say(const struct ivc_region *region, const struct ivc_farewell *farewell);
+void ivc_farewell_free(struct ivc_farewell *farewell);
 
 /* guard.c */
 int ivc_guard_start(struct ivc_region *region);

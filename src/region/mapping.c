@@ -97,14 +97,15 @@ int ivc_mapping_fd(const struct ivc_mapping *mapping)
            && st.st_ino == mapping->ino ? mapping->fd : -1;
 }
 
-void *ivc_mapping_again(const struct ivc_mapping *mapping)
+void *ivc_mapping_again(const struct ivc_mapping *mapping, uint64_t from, uint64_t size, void *place)
 {
     int fd = ivc_mapping_fd(mapping);
     void *memory;
 
     if (fd < 0)
         return NULL;
-    memory = mmap(NULL, mapping->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    memory = mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | (place ? MAP_FIXED : 0), fd,
+                  (off_t)from);
     return memory == MAP_FAILED ? NULL : memory;
 }
 

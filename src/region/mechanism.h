@@ -46,8 +46,9 @@ extern const struct ivc_mechanism *const ivc_mechanisms[];     /* NULL at the en
 int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping);
 /* The descriptor of what is mapped, if it still is that; -1. */
 int ivc_mapping_fd(const struct ivc_mapping *mapping);
-/* The same memory once more, at another place; NULL when the descriptor is no longer ours. */
-void *ivc_mapping_again(const struct ivc_mapping *mapping);
+/* A part of the same memory once more, at `place` (NULL: anywhere), which is overwritten.  NULL: the
+ * descriptor is no longer ours, memory is short, or such a part cannot be mapped. */
+void *ivc_mapping_again(const struct ivc_mapping *mapping, uint64_t from, uint64_t size, void *place);
 void ivc_mapping_forget_fd(struct ivc_mapping *mapping);
 void ivc_mapping_free(struct ivc_mapping *mapping);
 

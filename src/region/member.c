@@ -50,7 +50,7 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
 int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
                             bool *ret_left)
 {
-    /* Acquire: pairs with the release of LEFT in ivc_member_mark_left(); all that was sent
+    /* Acquire: pairs with the release of LEFT in ivc_member_say_left(); all that was sent
      * before is visible to whoever then looks into the ring for the last time. */
     uint64_t state = ivc_load_acquire(&ivc_region_slot(region, slot)->state);
 
@@ -251,7 +251,7 @@ err_slot:
     return r;
 }
 
-void ivc_member_mark_left(struct ivc_region *region)
+bool ivc_member_say_left(struct ivc_region *region)
 {
     struct ivc_layout_member *entry = ivc_region_slot(region, region->self.slot);
 
@@ -259,10 +259,10 @@ void ivc_member_mark_left(struct ivc_region *region)
      * has nothing there any more. */
     if (!ivc_cas(&entry->state, ivc_layout_state(region->self.generation, IVC_PHASE_ACTIVE),
                  ivc_layout_state(region->self.generation, IVC_PHASE_LEFT)))
-        return;
+        return false;
     /* Either a peer that opens a channel at this moment sees that, or we see its link line. */
     atomic_thread_fence(memory_order_seq_cst);
-    ivc_reclaim_if_unread(region, region->self.slot);
+    return true;
 }
 
 void ivc_region_leave(struct ivc_region *region)
@@ -271,5 +271,6 @@ void ivc_region_leave(struct ivc_region *region)
         return;
     ivc_guard_stop(region);
     region->joined = false;
-    ivc_member_mark_left(region);
+    if (ivc_member_say_left(region))
+        ivc_reclaim_if_unread(region, region->self.slot);
 }

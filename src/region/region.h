@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 struct ivc_region;
 
@@ -83,8 +84,9 @@ void ivc_region_leave(struct ivc_region *region);
 
 /*
  * Leaves, and lets go of the memory itself, because its device will be pulled: in its place, at the
- * same addresses, there is private memory with what was ours (all else reads as zero).  So buffers
- * and lent memory stay valid; a thread that stores into lent memory at that moment is made to wait
+ * same addresses, there is private memory with what was lent and with what the caller says is held
+ * (pieces of the window; all else reads as zero).  So buffers and lent memory stay valid; a thread
+ * that stores into them at that moment is made to wait
  * until its store goes to the new place.  (A system call that writes there in that time fails with
  * EFAULT; a thread that stores there while it blocks SIGSEGV ends the process.)  Afterwards nothing
  * of the device or file is mapped or open, locate answers IVC_E_NOREGION, lend IVC_E_NOREGION,
@@ -92,7 +94,7 @@ void ivc_region_leave(struct ivc_region *region);
  * that peers have ended their channels with us and nobody else calls the region meanwhile.  On
  * failure, which has a text, everything is as before.
  */
-int ivc_region_retire(struct ivc_region *region);
+int ivc_region_retire(struct ivc_region *region, const struct iovec *held, unsigned n_held);
 bool ivc_region_is_retired(const struct ivc_region *region);
 
 /*

@@ -1,14 +1,15 @@
 /*
  * Retiring: this process lets go of a region whose memory its application goes on using.
  *
- * The window is replaced by private memory in one step (mremap(2) over it), after what was ours has
- * been copied there.  Between copying and replacing nobody may store into what was copied, and the
- * application may have memory of ours, into which it stores whenever it likes.  So for that time
- * the window is read-only here, and a thread whose store faults waits in the signal handler until
- * it can store into the private memory.  What we ourselves must still write (that we have left)
- * goes through a second mapping.
+ * The window is replaced by private memory in one step (mremap(2) over it), after what somebody holds
+ * of it has been copied there; all else becomes zero pages that are not there yet.  Between copying
+ * and replacing nobody may store into what was copied, and who holds memory stores whenever he
+ * likes.  So for that time the window is read-only here, and a thread whose store faults waits in the
+ * signal handler until it can store into the private memory.  When nobody holds anything, nothing is
+ * protected: replacing is then the only walk over the window's pages.  What we ourselves must still
+ * write (that we have left) goes through a second mapping (farewell.c).
  *
- * Invariant: a store to lent memory is either copied or made to the private memory, never lost.
+ * Invariant: a store to memory that is held is either copied or made to the private memory, never lost.
  *
  * The handler stays until the region is freed: a thread may have faulted and not be in the handler
  * yet when all is over.  It then finds the private memory and tries again.
@@ -26,7 +27,6 @@
 
 enum {
     RANGES = 16,                /* retired regions in one process at a time */
-    LATE_MS = 10000,            /* a fault that old is no longer one of ours */
     WAIT_NS = 50000,
     TAKEN = 1,                  /* no address: somebody is writing the range */
 };
@@ -36,26 +36,44 @@ enum {
 static struct range {
     _Atomic uintptr_t start;    /* 0: none; TAKEN */
     _Atomic uintptr_t end;
-    ivc_atomic_u64 done_ms;     /* 0: the window is read-only at this moment */
+    ivc_atomic_u64 done;        /* 0: the window is read-only at this moment; else a number that no
+                                   other time has */
 } ranges[RANGES];
 
-/* Runs as a signal handler: the clock and nanosleep may be used there. */
+/* What this thread was last sent back to do again.  If it faults there once more, that is not because
+ * of us: the application may protect its memory.  (Time does not tell: a thread, a process or a guest
+ * may stand still between its fault and the handler.) */
+static _Thread_local struct {
+    volatile uintptr_t at;
+    volatile uint64_t done;
+} again __attribute__((tls_model("initial-exec")));
+
+static bool is_again(uintptr_t at, uint64_t done)
+{
+    bool is = again.at == at && again.done == done;
+
+    again.at = at;
+    again.done = done;
+    return is;
+}
+
+/* Runs as a signal handler: nanosleep may be used there. */
 static bool on_fault(const siginfo_t *info)
 {
     uintptr_t at = (uintptr_t)info->si_addr;
     struct timespec wait = { 0, WAIT_NS };
 
     for (unsigned i = 0; i < RANGES; i++) {
-        /* Acquire: pairs with the release in range_take(); `end` and `done_ms` are this range's. */
+        /* Acquire: pairs with the release in range_take(); `end` and `done` are this range's. */
         uintptr_t start = atomic_load_explicit(&ranges[i].start, memory_order_acquire);
-        uint64_t done_ms;
+        uint64_t done;
 
         if (start <= TAKEN || at < start || at >= ivc_load_relaxed(&ranges[i].end))
             continue;
         /* Relaxed: what we wait for is the mapping, and the kernel orders that. */
-        while ((done_ms = ivc_load_relaxed(&ranges[i].done_ms)) == 0)
+        while ((done = ivc_load_relaxed(&ranges[i].done)) == 0)
             nanosleep(&wait, NULL);
-        return ivc_now_ms() - done_ms < LATE_MS;
+        return !is_again(at, done);
     }
     return false;
 }
@@ -77,7 +95,7 @@ static struct range *range_take(const struct ivc_mapping *mapping)
     }
     if (range) {
         ivc_store_relaxed(&range->end, start + mapping->size);
-        ivc_store_relaxed(&range->done_ms, 0);
+        ivc_store_relaxed(&range->done, 0);
         /* Release: pairs with the acquire in on_fault(). */
         ivc_store_release(&range->start, start);
     }
@@ -86,9 +104,12 @@ static struct range *range_take(const struct ivc_mapping *mapping)
 
 static void range_done(const struct ivc_mapping *mapping)
 {
+    static ivc_atomic_u64 times;
+
     for (unsigned i = 0; i < RANGES; i++)
         if (ivc_load_relaxed(&ranges[i].start) == (uintptr_t)mapping->memory)
-            ivc_store_relaxed(&ranges[i].done_ms, ivc_now_ms());
+            ivc_store_relaxed(&ranges[i].done,
+                              atomic_fetch_add_explicit(&times, 1, memory_order_relaxed) + 1);
 }
 
 static void range_give(const struct ivc_mapping *mapping)
@@ -98,66 +119,77 @@ static void range_give(const struct ivc_mapping *mapping)
             ivc_store_relaxed(&ranges[i].start, 0);
 }
 
-/* Memory of ours: what the owner words say, and what was lent whatever they say, since a
- * neighbour may have overwritten them. */
-static void copy_own(const struct ivc_region *region, char *to)
+/* What is done with each piece of the window that somebody holds: `at` is its place there and in the
+ * private memory, by which it goes on. */
+typedef void piece_fn(const char *window, char *private, uint64_t at, uint64_t size);
+
+struct retiring {
+    struct ivc_region *region;
+    const struct iovec *held;
+    unsigned n_held;
+    char *private;              /* what will be at the window's place; NULL: not made yet */
+    struct ivc_farewell farewell;
+};
+
+/* What was lent is known by our own list: a neighbour may have overwritten the owner words. */
+static void each_piece(const struct retiring *retiring, piece_fn *fn)
 {
-    const struct ivc_window_geometry *g = &region->geometry;
-    uint32_t own = ivc_layout_owner(region->self.slot, region->self.generation);
-    const char *from = region->mapping.memory;
+    const struct ivc_lent *lent = &retiring->region->lent;
+    const char *window = retiring->region->mapping.memory;
 
-    memcpy(to, from, sizeof(struct ivc_layout_header));     /* for ivc_region_info() */
-    for (uint64_t i = 0; i < g->n_blocks; i++) {
-        uint64_t at = g->blocks + i * IVC_LAYOUT_PAGE;
-
-        if (ivc_load_relaxed(&region->blocks.owners[i]) == own)
-            memcpy(to + at, from + at, IVC_LAYOUT_PAGE);
-    }
-    for (size_t i = 0; i < region->lent.n; i++) {
-        const struct ivc_share *piece = &region->lent.pieces[i];
-
-        memcpy(to + piece->handle, piece->memory, piece->size);
-    }
+    for (unsigned i = 0; i < retiring->n_held; i++)
+        fn(window, retiring->private, (uint64_t)((char *)retiring->held[i].iov_base - window),
+           retiring->held[i].iov_len);
+    for (size_t i = 0; i < lent->n; i++)
+        fn(window, retiring->private, lent->pieces[i].handle, lent->pieces[i].size);
 }
 
-/* Says through `second` what can no longer be said in the window. */
-static void leave_through(const struct ivc_region *region, void *second)
+static bool is_anything_held(const struct retiring *retiring)
 {
-    struct ivc_region view = {
-        .mapping = { .memory = second, .size = region->mapping.size },
-        .geometry = region->geometry,
-        .self = region->self,
-        .blocks = {
-            .owners = (ivc_atomic_u32 *)((char *)second + region->geometry.owners),
-            .n = region->geometry.n_blocks,
-        },
-    };
-
-    memcpy(view.name, region->name, sizeof view.name);
-    view.mapping.fault = ivc_fault_cover(second, view.mapping.size);    /* it may be pulled now */
-    /* Relaxed: published with LEFT. */
-    ivc_store_relaxed(&ivc_region_slot(&view, view.self.slot)->features,
-                      view.self.features | IVC_FEATURE_MOVED);
-    ivc_member_mark_left(&view);
-    ivc_fault_uncover(view.mapping.fault);
+    return retiring->n_held > 0 || retiring->region->lent.n > 0;
 }
 
-/* The window is read-only from here to its end. */
-static int replace_window(struct ivc_region *region, void *private)
+/* Its pages at once, while nobody waits yet: taken one by one they cost more than copying.  Kernels
+ * before 5.14 do not know this. */
+static void take_pages(const char *window, char *private, uint64_t at, uint64_t size)
 {
+#ifdef MADV_POPULATE_WRITE
+    uint64_t begin = at / IVC_LAYOUT_PAGE * IVC_LAYOUT_PAGE;
+
+    (void)window;
+    (void)madvise(private + begin, at + size - begin, MADV_POPULATE_WRITE);
+#else
+    (void)window, (void)private, (void)at, (void)size;
+#endif
+}
+
+static void copy(const char *window, char *private, uint64_t at, uint64_t size)
+{
+    memcpy(private + at, window + at, size);
+}
+
+/* From here to its end the window is read-only, if anybody could store into it. */
+static int replace_window(const struct retiring *retiring)
+{
+    struct ivc_region *region = retiring->region;
     void *window = region->mapping.memory;
     uint64_t size = region->mapping.size;
+    bool held = is_anything_held(retiring);
     int r;
 
-    if (mprotect(window, size, PROT_READ) < 0)
+    /* The whole of it, although less would do: a device's mapping that is split leaves the kernel
+     * with a wrong account of its memory's type ("freeing invalid memtype"). */
+    if (held && mprotect(window, size, PROT_READ) < 0)
         return ivc_error_set(-errno, "region %s: cannot protect it while it is copied: %s",
                              region->name, strerror(errno));
-    copy_own(region, private);
-    if (mremap(private, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, window) != MAP_FAILED)
+    memcpy(retiring->private, window, sizeof(struct ivc_layout_header));    /* ivc_region_info() */
+    each_piece(retiring, copy);
+    if (mremap(retiring->private, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, window) != MAP_FAILED)
         return 0;
     r = ivc_error_set(-errno, "region %s: cannot put private memory in its place: %s", region->name,
                       strerror(errno));
-    (void)mprotect(window, size, PROT_READ | PROT_WRITE);
+    if (held)
+        (void)mprotect(window, size, PROT_READ | PROT_WRITE);
     return r;
 }
 
@@ -180,69 +212,73 @@ static int guard_stores(struct ivc_region *region)
 /* What is at the window's place is private memory. */
 static void let_go(struct ivc_region *region)
 {
+    region->retired = true;
+    region->joined = false;
     ivc_fault_uncover(region->mapping.fault);
     region->mapping.fault = NULL;
     ivc_mapping_forget_fd(&region->mapping);
 }
 
 /* With all that is needed at hand: nothing that can fail comes after the window is replaced. */
-static int retire(struct ivc_region *region, void *second, void *private)
+static int retire(const struct retiring *retiring)
 {
-    bool joined = region->joined;
-    int r;
+    struct ivc_region *region = retiring->region;
+    int r = 0;
 
     ivc_guard_stop(region);
-    r = guard_stores(region);
+    if (is_anything_held(retiring)) {
+        each_piece(retiring, take_pages);
+        r = guard_stores(region);
+    }
     if (r == 0)
-        r = replace_window(region, private);
+        r = replace_window(retiring);
     range_done(&region->mapping);
     if (r < 0) {
-        if (joined && ivc_guard_start(region) < 0)
+        if (region->joined && ivc_guard_start(region) < 0)
             return ivc_error_set(-EAGAIN, "region %s: cannot start the helper thread again",
                                  region->name);
         return r;
     }
-    region->retired = true;
-    region->joined = false;
-    if (joined)
-        leave_through(region, second);
-    munmap(second, region->mapping.size);
+    ivc_farewell_say(region, &retiring->farewell);
     let_go(region);
     return 0;
 }
 
-int ivc_region_retire(struct ivc_region *region)
+/* Address space only: pages come when they are stored to. */
+static int make_private(struct retiring *retiring)
 {
-    uint64_t size = region->mapping.size;
-    void *second, *private;
+    const struct ivc_region *region = retiring->region;
+    void *private = mmap(NULL, region->mapping.size, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (private == MAP_FAILED)
+        return ivc_error_set(-errno, "region %s: no %llu bytes of address space to put in its place: "
+                             "%s", region->name, (unsigned long long)region->mapping.size,
+                             strerror(errno));
+    retiring->private = private;
+    return 0;
+}
+
+int ivc_region_retire(struct ivc_region *region, const struct iovec *held, unsigned n_held)
+{
+    struct retiring retiring = { .region = region, .held = held, .n_held = n_held };
     int r;
 
     if (region->retired)
         return 0;
     if (ivc_region_look_if_lost(region)) {
         ivc_guard_stop(region);
-        region->retired = true;
-        region->joined = false;
         let_go(region);
         return 0;
     }
-    second = ivc_mapping_again(&region->mapping);
-    if (!second)
-        return ivc_error_set(-EBADF, "region %s: cannot map it once more: the descriptor that was "
-                             "kept of it is closed, or memory is short", region->name);
-    private = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
-    if (private == MAP_FAILED) {
-        r = ivc_error_set(-errno, "region %s: no %llu bytes of address space to put in its place: "
-                          "%s", region->name, (unsigned long long)size, strerror(errno));
-        munmap(second, size);
-        return r;
-    }
-    r = retire(region, second, private);
-    if (r < 0) {
-        munmap(private, size);
-        munmap(second, size);
-    }
+    r = region->joined ? ivc_farewell_prepare(region, &retiring.farewell) : 0;
+    if (r == 0)
+        r = make_private(&retiring);
+    if (r == 0)
+        r = retire(&retiring);
+    if (r < 0 && retiring.private)
+        munmap(retiring.private, region->mapping.size);
+    ivc_farewell_free(&retiring.farewell);
     return r;
 }
 

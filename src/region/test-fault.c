@@ -47,7 +47,7 @@ static int exchange(void *arg)
     CHECK_EQ(((char *)lent)[PAGE - 1], 1);
     CHECK_EQ(ivc_region_take_back(region, lent), 0);
     if (total % 2)
-        CHECK_EQ(ivc_region_retire(region), 0);
+        CHECK_EQ(ivc_region_retire(region, NULL, 0), 0);
     ivc_region_free(region);
     return 0;
 }
@@ -135,7 +135,7 @@ static void test_unlinked(void)
     strcpy(share.memory, "still here");
     CHECK_EQ(ivc_region_map(b, 0, share.handle, PAGE, &seen), 0);
     CHECK(strcmp(seen, "still here") == 0);
-    CHECK_EQ(ivc_region_retire(a), 0);
+    CHECK_EQ(ivc_region_retire(a, &(struct iovec){ share.memory, PAGE }, 1), 0);
     CHECK(strcmp(share.memory, "still here") == 0 && !ivc_region_is_lost(a));
     ivc_region_free(a);
     ivc_region_free(b);

@@ -26,7 +26,13 @@ void stage_prepare_on(struct run_options options, const char *const *paths)
 
 void stage_signal(uint32_t rank, int number)
 {
-    CHECK(kill(stage_run.board->ranks[rank].pid, number) == 0);
+    pid_t pid = stage_run.board->ranks[rank].pid;
+    siginfo_t info;
+
+    CHECK(kill(pid, number) == 0);
+    /* On a busy machine a thread of it may run for a while yet: its helper, which would answer. */
+    if (number == SIGSTOP)
+        CHECK(waitid(P_PID, (id_t)pid, &info, WSTOPPED | WEXITED | WNOWAIT) == 0);
 }
 
 void stage_order(unsigned guest)

@@ -16,6 +16,7 @@ extern struct run stage_run;
 uint64_t stage_dice(uint64_t sides);
 /* On three hosts.  Prints its seed. */
 void stage_prepare_on(struct run_options options, const char *const *paths);
+/* SIGSTOP: returns when it stands still. */
 void stage_signal(uint32_t rank, int number);
 /* Gives an order, and lets a random moment of the move come. */
 void stage_order(unsigned guest);
