@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ivc_host.errors import UsageError
-from ivc_host.matrix import checks, known, mpis, places, plan, results, table, traffic
+from ivc_host.errors import IvcError, UsageError
+from ivc_host.matrix import checks, here, known, mpis, places, plan, results, table, traffic
 from ivc_host.matrix.checks import Notes
 from ivc_host.matrix.results import FAIL, NOT_RUN, PASS, Cell, Outcome
+from ivc_host.matrix.wheels import Environment
+from ivc_host.testing import matrix as part
+from ivc_host.testing.part import Run
 
 
 def _plan(quick: bool = False) -> plan.Plan:
@@ -18,13 +25,20 @@ def _plan(quick: bool = False) -> plan.Plan:
 
 def test_the_full_matrix_has_every_mpi_in_every_place() -> None:
     cells = {task.key for task in _plan().tasks if task.way == mpis.IVC}
-    assert cells == {(m.key, p.key, "ivc") for m in mpis.MPIS for p in places.PLACES}
+    guests = [place.key for place in places.PLACES if not place.own]
+    assert guests == ["one", "two", "mix"]
+    assert cells == {(m.key, place, "ivc") for m in mpis.MPIS for place in guests}
 
 
 def test_there_is_one_run_without_us_for_each() -> None:
     own = [task for task in _plan().tasks if task.way == mpis.OWN]
     assert len({task.name for task in own}) == 8
-    assert [(t.program, t.ranks) for t in own if t.name == "openmpi-4.1"].count(("suite", 2)) == 1
+    assert {task.place.key for task in own} == {"here"}
+    jobs = [(t.program, t.ranks) for t in own if t.name == "openmpi-4.1"]
+    assert jobs == [("suite", 2), ("suite", 4)]
+    chosen = mpis.named([])
+    assert plan.make(chosen, places.named(["here"]), checks.PROGRAMS, own=False).tasks == []
+    assert plan.make(chosen, places.named(["here"]), checks.PROGRAMS, quick=True).tasks == []
 
 
 def test_quick_is_one_version_of_each_and_every_place() -> None:
@@ -32,11 +46,65 @@ def test_quick_is_one_version_of_each_and_every_place() -> None:
     assert {t.mpi.package for t in tasks} == {m.package for m in mpis.MPIS}
     assert len({t.mpi.requirement for t in tasks}) == 4
     assert {t.place.key for t in tasks} == {"one", "two", "mix"}
-    suites = [(t.mpi.key, t.place.key, t.ranks) for t in tasks if t.program == "suite"]
-    assert suites == [("mpich", "one", 2)]
+    assert {t.program for t in tasks} == {"integrity"}
     quick = {m.key for m in mpis.MPIS if m.quick}
     for place in ("one", "two", "mix"):
         assert {t.mpi.key for t in tasks if t.place.key == place} == quick
+
+
+@pytest.mark.parametrize("mpi", mpis.MPIS, ids=lambda mpi: mpi.key)
+def test_without_us_no_ssh_and_nothing_of_ours(mpi: mpis.Mpi) -> None:
+    installed = Environment(Path("/mpi"), "1.0")
+    words, env = mpi.command(mpis.OWN, installed, ["host-0", "host-1"], 4)
+    assert any(word.endswith("matrix/as-host.sh") for word in words)
+    assert not any("ivc" in value for key, value in env.items() if key.startswith("FI_"))
+    assert not any("vader" in word or "ivc," in word for word in words)
+
+
+def test_a_quick_matrix_skips_an_mpi_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(mpi: mpis.Mpi) -> Environment:
+        raise IvcError(f"no {mpi.label}")
+
+    monkeypatch.setattr(mpis.Mpi, "built", lambda mpi: Path("/"))
+    monkeypatch.setattr(mpis.Mpi, "environment", fail)
+    run = Run(io.StringIO())
+    assert part._at_hand(run) == []
+    assert len(run.tally.skips) == len([mpi for mpi in mpis.MPIS if mpi.quick])
+    assert "no Intel MPI" in "".join(run.tally.skips)
+
+
+@pytest.fixture
+def here_ground() -> Iterator[here.Here]:
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode:
+        pytest.skip("namespaces need root")
+    with here.up(2) as ground:
+        yield ground
+
+
+def test_a_job_here_leaves_nothing_behind(here_ground: here.Here) -> None:
+    said = f"{here_ground.notes}-pids"
+    line = f"echo $(hostname) >{said}; setsid sleep 1000 & touch /dev/shm/ivc-left; sleep 1000"
+    job = here_ground.run(["sh", "-c", line], {}, 2)
+    assert job.code is None and job.seconds < 30
+    assert Path(said).exists() and not Path("/dev/shm/ivc-left").exists()
+    folder = str(Path(said).parent)
+    links = (Path(f"/proc/{pid}/cwd") for pid in os.listdir("/proc") if pid.isdecimal())
+    assert not [link for link in links if _points_to(link, folder)]
+
+
+def _points_to(link: Path, folder: str) -> bool:
+    try:
+        return os.readlink(link) == folder
+    except OSError:
+        return False  # it ended meanwhile
+
+
+def test_a_job_here_is_on_hosts_by_name(here_ground: here.Here) -> None:
+    words = [mpis._AS_HOST, "-x", "host-1", "hostname;", "hostname", "-i;", "echo", "$WHAT"]
+    job = here_ground.run(words, {"WHAT": "ever"}, 60)
+    assert (job.code, job.said.split()) == (0, ["host-1", "127.0.1.2", "ever"])
+    assert here_ground.run(["sh", "-c", "exit 7"], {}, 60).code == 7
+    assert here_ground.everywhere("echo me") == ["me\n"]
 
 
 def test_an_exact_name_does_not_mean_its_longer_relatives() -> None:
@@ -136,7 +204,7 @@ def test_a_result_without_us_that_comes_later_counts() -> None:
     ours = Cell("openmpi-4.1-plugin", "4.1.4", "two", "ivc", [_suite("t.A")])
     plan.judge([ours])
     assert ours.outcomes[0].status == FAIL
-    plan.judge([ours, Cell("openmpi-4.1", "4.1.4", "one", "own", [_suite("t.A")])])
+    plan.judge([ours, Cell("openmpi-4.1", "4.1.4", "here", "own", [_suite("t.A")])])
     assert ours.outcomes[0].status == PASS
 
 
@@ -163,7 +231,7 @@ def test_latency_of_mpich_4_0_has_a_tab_in_its_line() -> None:
 def test_not_run_is_never_passed(tmp_path: Path) -> None:
     cells = [
         Cell("mpich", "5.0", "one", "ivc", [Outcome("integrity", 2, NOT_RUN, "not built")]),
-        Cell("mpich", "5.0", "one", "own", [_suite("t.A")]),
+        Cell("mpich", "5.0", "here", "own", [_suite("t.A")]),
     ]
     assert [outcome.text for _, outcome in results.failed(cells)] == ["not built"]
     results.save(tmp_path / "m.json", cells)

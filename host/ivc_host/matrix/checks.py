@@ -16,13 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import known, mpis, programs, traffic, wheels
+from .ground import Ground, Job
 from .mpis import Mpi
-from .places import Ground, Job
 from .results import FAIL, PASS, Outcome
 from .wheels import Environment
 
 _SUITE = Path(__file__).with_name("suite.py")
-_NOTES = "/run/ivc-suite"
 #: After so many tests that end the job, the rest is not worth the time.
 _MOST_STARTS = 10
 
@@ -58,7 +57,7 @@ class Subject:
         job = self.ground.run([*words, *argv], env, timeout)
         settings = " ".join(f"{key}={value}" for key, value in env.items())
         self.log(
-            f"{self.ground.lab.name}$ {settings} {' '.join([*words, *argv])}\n{job.said}\n"
+            f"{self.ground.name}$ {settings} {' '.join([*words, *argv])}\n{job.said}\n"
             f"(exit {job.code}, {job.seconds:.1f} s)"
         )
         return job
@@ -147,13 +146,14 @@ class Notes:
 
 
 def _suite_once(subject: Subject, ranks: int, after: str, timeout: float) -> tuple[Job, Notes]:
-    subject.ground.everywhere(f"rm -rf {_NOTES}")
-    argv = [str(subject.environment.python), str(_SUITE), str(wheels.suite()), _NOTES]
+    notes = subject.ground.notes
+    subject.ground.everywhere(f"rm -rf {notes}")
+    argv = [str(subject.environment.python), str(_SUITE), str(wheels.suite()), notes]
     argv += ["--limit", str(subject.limits.test)]
     argv += [word for one in known.left_out(subject.mpi.key) for word in ("--exclude", one)]
     argv += ["--after", after] if after else []
     job = subject.start(ranks, argv, timeout)
-    text = subject.ground.everywhere(f"cd {_NOTES} && grep -H '' rank-*; true")
+    text = subject.ground.everywhere(f"cd {notes} && grep -H '' rank-*; true")
     return job, Notes.parse("".join(text))
 
 

@@ -72,13 +72,15 @@ def make(wanted: plan.Plan, cells: list[Cell], file: Path | None) -> list[Cell]:
 @app.callback(invoke_without_command=True)
 def matrix(
     only: Annotated[list[str] | None, typer.Option(help="This MPI; may be given again.")] = None,
-    place: Annotated[list[str] | None, typer.Option(help="This place: one, two or mix.")] = None,
+    place: Annotated[
+        list[str] | None, typer.Option(help="This place: here, one, two or mix.")
+    ] = None,
     program: Annotated[
         list[str] | None, typer.Option(help="This program: integrity, latency or suite.")
     ] = None,
     ranks: Annotated[list[int] | None, typer.Option(help="On so many ranks: 2 or 4.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="What CI runs: a few minutes.")] = False,
-    own: Annotated[bool, typer.Option(help="Also each MPI without us.")] = True,
+    own: Annotated[bool, typer.Option(help="Also each MPI without us, in the place here.")] = True,
     show: Annotated[bool, typer.Option("--list", help="List the cells, run nothing.")] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write every result to this file.")

@@ -1,9 +1,10 @@
 """The MPIs of the matrix: what each is, and the command line that starts it over guests.
 
 Two ways for each: `ivc` is what a user types to use ours, `own` is the same MPI without us: over
-libfabric's `tcp` where ours is a libfabric provider, over its own TCP where ours is a plug-in. A
-command line is all that a way consists of, so every cell can be had by hand. Ranks are dealt to the
-guests in turn: rank r is in guest r modulo guests.
+libfabric's `tcp` where ours is a libfabric provider, over its own TCP where ours is a plug-in. The
+"guests" of `own` are names of this machine (as-host.sh), and no rank uses the MPI's own shared
+memory. A command line is all that a way consists of, so every cell can be had by hand. Ranks are
+dealt to the guests in turn: rank r is in guest r modulo guests.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from .wheels import Environment
 
 IVC, OWN = "ivc", "own"
 
+#: In place of ssh, without us.
+_AS_HOST = str(Path(__file__).with_name("as-host.sh"))
+
 #: The words before the program, and the environment.
 Command = tuple[list[str], dict[str, str]]
 #: Way, environment, guests, ranks.
@@ -28,7 +32,7 @@ MakeCommand = Callable[[str, Environment, Sequence[str], int], Command]
 
 def _fabric(way: str, own: str = "tcp") -> dict[str, str]:
     if way == OWN:
-        return {"FI_PROVIDER": own}
+        return {"FI_PROVIDER": own, "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"}
     return {"FI_PROVIDER_PATH": str(paths.provider()), "FI_PROVIDER": "ivc", "IVC_STATS": "1"}
 
 
@@ -44,6 +48,9 @@ def _mpich(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Com
     start = [str(env.folder / "bin" / "mpiexec"), "-launcher", "ssh"]
     # From 4.3 on the wheels have ucx as well, and would choose it.
     settings = {"MPIR_CVAR_CH4_NETMOD": "ofi", **_library(env), **_fabric(way)}
+    if way == OWN:
+        start += ["-launcher-exec", _AS_HOST]
+        settings["MPIR_CVAR_NOLOCAL"] = "1"
     return [*start, *_hydra_words(guests, ranks)], settings
 
 
@@ -54,6 +61,7 @@ def _intel(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Com
     settings["I_MPI_FABRICS"] = "ofi"
     # Its libfabric has its providers as files, and loses them when only ours are named.
     ours = f"{paths.provider()}:" if way == IVC else ""
+    start += ["-bootstrap-exec", _AS_HOST] if way == OWN else []
     settings["FI_PROVIDER_PATH"] = f"{ours}{env.lib}"
     return [*start, *_hydra_words(guests, ranks)], settings
 
@@ -67,6 +75,8 @@ def _export(settings: dict[str, str]) -> list[str]:
 
 
 _SLOTS = 16
+#: Ranks that share a processor must give way; Open MPI does not see by itself that they do.
+_YIELD = {"mpi_yield_when_idle": "1"}
 
 
 def _openmpi_words(
@@ -76,7 +86,7 @@ def _openmpi_words(
     hosts = ",".join(f"{guest}:{_SLOTS}" for guest in guests)
     start = [program, "--host", hosts, "--map-by", "node", "--bind-to", "none", "-np", str(ranks)]
     if ranks > len(guests):
-        parameters = {**parameters, "mpi_yield_when_idle": "1"}
+        parameters = {**parameters, **_YIELD}
     return [*start, *_mca(parameters)]
 
 
@@ -88,7 +98,10 @@ def _components() -> str:
 
 #: Debian's default leaves no one-sided communication between guests.
 _DEBIAN = {"osc": "^ucx"}
-_TCP = {"pml": "ob1", "btl": "tcp,vader,self"}
+_TCP = {"pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": "lo"}
+#: The same for what starts it: Open MPI 4.1's name of the parameter, and 5.0's.
+_LAUNCH = {"plm_rsh_agent": _AS_HOST, "oob_tcp_if_include": "lo", **_YIELD}
+_LAUNCH_5 = {"plm_ssh_agent": _AS_HOST, **_YIELD}
 _PLUGIN = {"pml": "ob1", "btl": "ivc,tcp,self"}
 _BTL_OFI = {"pml": "ob1", "btl": "ofi,self", "btl_ofi_mode": "2"}
 #: What libfabric puts together for messages to anybody over TCP.
@@ -106,7 +119,7 @@ def _debian(ours: dict[str, str], own: dict[str, str], fabric: str = _RXM) -> Ma
             settings = {"OMPI_MCA_mca_base_component_path": _components(), "IVC_STATS": "1"}
         else:
             settings = _fabric(way, fabric)
-        parameters = {**_DEBIAN, **(own if way == OWN else ours)}
+        parameters = {**_DEBIAN, **(own | _LAUNCH if way == OWN else ours)}
         words = _openmpi_words("/usr/bin/mpirun", guests, ranks, parameters)
         return [*words, *_export(settings)], settings
 
@@ -116,7 +129,8 @@ def _debian(ours: dict[str, str], own: dict[str, str], fabric: str = _RXM) -> Ma
 def _openmpi5(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
     settings = {**_library(env), **_fabric(way, _RXM)}
     program = str(env.folder / "bin" / "mpirun")
-    words = _openmpi_words(program, guests, ranks, _mtl(_RXM if way == OWN else "ivc"))
+    parameters = _mtl(_RXM) | _LAUNCH_5 if way == OWN else _mtl("ivc")
+    words = _openmpi_words(program, guests, ranks, parameters)
     return [*words, *_export(settings)], settings
 
 

@@ -14,8 +14,9 @@ from ..errors import IvcError, LabError, MissingError
 from ..lab import lab
 from . import checks, mpis, places
 from .checks import Limits, Subject
+from .ground import Ground
 from .mpis import Mpi
-from .places import Ground, Place
+from .places import Place
 from .results import FAIL, NOT_RUN, Cell, Outcome
 
 
@@ -51,20 +52,15 @@ class Plan:
 
 
 def _jobs(place: Place) -> list[tuple[str, int]]:
+    if place.own:  # asked for one thing: which tests fail without us
+        return [("suite", n) for n in place.ranks]
     jobs = [("integrity", n) for n in place.ranks] + [("latency", place.ranks[0])]
     return jobs + [("suite", n) for n in place.ranks]
 
 
 def _quick_jobs(mpi: Mpi, place: Place) -> list[tuple[str, int]]:
-    """One version of each MPI by memory, by network and by both; and what shows most, once."""
-    if not mpi.quick:
-        return []
-    jobs = [("integrity", place.ranks[0])]
-    if place.key == "one":
-        jobs.append(("latency", 2))
-        if mpi.key == "mpich":
-            jobs.append(("suite", 2))
-    return jobs
+    """One version of each MPI: every byte, by memory, by network and by both."""
+    return [("integrity", place.ranks[0])] if mpi.quick else []
 
 
 def make(
@@ -80,11 +76,10 @@ def make(
     chosen = list(chosen)
     tasks: list[Task] = []
     for place in where:
-        subjects: list[tuple[Mpi, str]] = []
-        if place.key == "one" and own and not quick:
-            subjects += [(mpi, mpis.OWN) for mpi in {mpi.baseline: mpi for mpi in chosen}.values()]
-        subjects += [(mpi, mpis.IVC) for mpi in chosen]
-        for mpi, way in subjects:
+        if place.own and (quick or not own):
+            continue
+        way = mpis.OWN if place.own else mpis.IVC
+        for mpi in {mpi.baseline: mpi for mpi in chosen}.values() if place.own else chosen:
             jobs = _quick_jobs(mpi, place) if quick else _jobs(place)
             tasks += [
                 Task(mpi, place, way, name, n)

@@ -130,8 +130,12 @@ Every MPI in every place, real programs between user-mode Linux guests. Made by
 
 - *place*: {places}.
   A "host" is a region of shared memory; guests of two hosts have only a network between them. Four
-  ranks on two guests are two in each. *Without us*: the same MPI over libfabric's `tcp` (`mtl/ofi`:
-  `tcp;ofi_rxm`, `btl/ofi`: `sockets`); over Open MPI's own TCP beside the plug-in.
+  ranks on two guests are two in each.
+- *here, without us*: the same MPI over libfabric's `tcp` (`mtl/ofi`: `tcp;ofi_rxm`, `btl/ofi`:
+  `sockets`); over Open MPI's own TCP beside the plug-in. Its ranks are processes of this machine,
+  and the MPI is told that they are on two hosts (`as-host.sh` stands for ssh and gives each its
+  name): it treats them as it treats guests. Only mpi4py's tests are run so, to see which fail
+  without us.
 - *integrity*: `tests/mpi/integrity.c`, every byte compared; and the adapter's own counters say that
   pairs of guests on one host used memory and nothing else, and pairs on two hosts did not; with the
   provider, that they used its network path.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from ..errors import MissingError
+from ..errors import IvcError, MissingError
 from ..lab import lab
 from ..matrix import checks, mpis, places, plan
+from ..matrix.mpis import Mpi
 from ..matrix.results import PASS, Cell, Outcome
 from .part import Run, SkipPart
 
@@ -19,14 +20,42 @@ class _Tell(lab.SilentProgress):
         self._run.log(text)
 
 
+def _missing(mpi: Mpi) -> str:
+    """Why this MPI cannot be asked here; empty when it can. Fetches it the first time."""
+    if not mpi.built().exists():
+        return f"{mpi.built().name} is not built (./run build)"
+    try:
+        mpi.environment()
+    except MissingError as error:
+        return str(error)
+    except IvcError as error:
+        return f"this MPI cannot be had here: {error}"
+    return ""
+
+
+def _at_hand(run: Run) -> list[Mpi]:
+    """Those that the quick matrix is about; what is missing is skipped before any guest is up."""
+    found = []
+    for mpi in mpis.MPIS:
+        if not mpi.quick:
+            continue
+        if why := _missing(mpi):
+            run.skipped(mpi.label, why)
+        else:
+            found.append(mpi)
+    return found
+
+
 def matrix(run: Run) -> None:
     if os.geteuid() != 0:
         raise SkipPart("a lab needs root: run with sudo")
-    wanted = plan.make(mpis.named([]), places.named([]), checks.PROGRAMS, quick=True)
+    chosen = _at_hand(run)
+    wanted = plan.make(chosen, places.named([]), checks.PROGRAMS, quick=True)
 
     def done(cell: Cell, outcome: Outcome) -> None:
         what = f"{cell.mpi} {cell.version}, place {cell.place}: {outcome.program}"
         what += f", {outcome.ranks} ranks"
+        run.log(f"{what}: {outcome.seconds:.1f} s")
         why = [f"{outcome.status}: {outcome.text}"]
         why += [f"{test}: {reason}" for test, reason in outcome.failures.items()]
         run.check(what, outcome.status == PASS, "\n".join(why))

@@ -28,7 +28,8 @@ from ..errors import IvcError, MissingError, UsageError
 from ..lab import lab as labs
 from ..lab import ssh
 from ..lab.job import Job
-from ..matrix import mpis, places, programs
+from ..matrix import mpis, programs
+from ..matrix.guests import Guests
 from . import mpi
 from .part import Run, SkipPart
 
@@ -346,7 +347,7 @@ def _one(run: Run, lab: labs.Lab, one: mpis.Mpi, wanted: Plan) -> Story:
     run.log(f"{story.label}: median/worst in ms: {times(story)}")
     judge(run, story, wanted.moves)
     # Whatever a failed job has left is not to spoil the next one's run.
-    places.Ground(places.Place("moves", "", _GUESTS, 2, ()), lab).sweep()
+    Guests(lab).sweep()
     return story
 
 

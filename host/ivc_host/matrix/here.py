@@ -1,0 +1,95 @@
+"""This machine as a ground: the ranks are processes of it, for the MPIs without us.
+
+A job has a process namespace of its own, so the kernel ends with it whatever it has started, and
+nothing of anybody else's; it has a /dev/shm and an /etc/hosts of its own. To the MPI its ranks are
+on two hosts, by name: ranks of one host would have windows that those of two guests have not.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import MissingError
+from .ground import Job
+
+_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
+#: The shell stays: it is the namespace's first process, for which signals have other rules.
+_ALONE = (
+    "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "sh", "-c",
+    'mount -t tmpfs tmpfs /dev/shm && mount --bind hosts /etc/hosts && "$@"; exit $?', "job",
+)  # fmt: skip
+
+
+class Here:
+    name = "here"
+
+    def __init__(self, hosts: int, folder: Path) -> None:
+        self.guests = [f"host-{number}" for number in range(hosts)]
+        self.host_of = {host: number for number, host in enumerate(self.guests)}
+        # Addresses that no interface has, and that answer all the same: a host whose address an
+        # interface has is taken for this one.
+        names = [f"127.0.1.{number} {host}\n" for number, host in enumerate(self.guests, 1)]
+        (folder / "hosts").write_text(f"127.0.0.1 localhost {platform.node()}\n{''.join(names)}")
+        self.notes = str(folder / "notes")
+        self._folder = folder
+        # As in a guest, nothing of the user's own settings counts.
+        self._env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder)}
+        self._env |= {"TMPDIR": str(folder), "LANG": "C.UTF-8"}
+        self._env |= {name + end: "1" for name in _ROOT for end in ("", "_CONFIRM")}
+
+    def run(self, argv: Sequence[str], env: Mapping[str, str], timeout: float) -> Job:
+        begin = time.monotonic()
+        said, code = self._run([*_ALONE, *argv], env, timeout)
+        return Job(code, said, time.monotonic() - begin)
+
+    def everywhere(self, line: str, timeout: float = 60) -> list[str]:
+        return [self._run(["sh", "-c", line], {}, timeout)[0]]
+
+    def _run(
+        self, argv: Sequence[str], env: Mapping[str, str], timeout: float
+    ) -> tuple[str, int | None]:
+        """What it said, and how it ended: None when it took too long."""
+        job = subprocess.Popen(
+            argv,
+            env={**self._env, **env},
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            said, _ = job.communicate(timeout=timeout)
+            return said, job.returncode
+        except subprocess.TimeoutExpired:
+            _end(job)
+            return job.communicate()[0], None
+        except BaseException:
+            _end(job)
+            raise
+
+
+def _end(job: subprocess.Popen[str]) -> None:
+    """End the namespace's maker; the kernel then ends the namespace's first process, and all."""
+    if job.poll() is None:
+        os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+
+
+@contextmanager
+def up(hosts: int) -> Iterator[Here]:
+    """This machine, as so many hosts."""
+    if os.geteuid() != 0:
+        raise MissingError("namespaces need root", hint="run with sudo")
+    with tempfile.TemporaryDirectory(prefix="ivc-here-") as scratch:
+        yield Here(hosts, Path(scratch))
