@@ -270,7 +270,6 @@ static void test_reclaim(void)
     ivc_region_free(region);
 }
 
-/* Every place taken by one that lives: by entries that say they are this process. */
 /* Whatever the pages behind it: what is held stays, and the rest is others' again at once. */
 static void test_retire(void)
 {
@@ -301,6 +300,7 @@ static void test_retire(void)
     ivc_region_free(watcher);
 }
 
+/* Every place taken by one that lives: by entries that say they are this process. */
 static void test_directory_full(void)
 {
     const char *where = fresh();

@@ -20,6 +20,7 @@ enum {
     LINES = 16,         /* few enough that the caches hold them whatever else goes on */
     LOADS = 1024,       /* a chain of loads: 3 us cached, 100 us and more uncached */
     ROUNDS = 8,
+    TRIES = 5,
 };
 
 /* One load after the other: the address of each depends on the value of the last.  Nanoseconds for
@@ -53,17 +54,29 @@ static uint64_t best_ns(const void *memory, unsigned loads)
     return best;
 }
 
+static double load_ns(const void *memory)
+{
+    /* Where the clock is a slow system call (user-mode Linux: 10 us) it must not count. */
+    uint64_t clock_ns = best_ns(memory, 0), all_ns = best_ns(memory, LOADS);
+
+    return all_ns > clock_ns ? (double)(all_ns - clock_ns) / LOADS : 0;
+}
+
 struct ivc_mapping_speed ivc_mapping_measure(const void *memory, uint64_t size)
 {
     struct ivc_mapping_speed speed = { .read_ns = 0, .cached = true };
-    uint64_t clock_ns, all_ns;
 
     if (size < LINES * IVC_LINE)
         return speed;
-    /* Where the clock is a slow system call (user-mode Linux: 10 us) it must not count. */
-    clock_ns = best_ns(memory, 0);
-    all_ns = best_ns(memory, LOADS);
-    speed.read_ns = all_ns > clock_ns ? (double)(all_ns - clock_ns) / LOADS : 0;
+    speed.read_ns = load_ns(memory);
+    /* All of the rounds may have been disturbed: asked again a little later. */
+    for (unsigned i = 1; i < TRIES && speed.read_ns >= IVC_MAPPING_SLOW_NS; i++) {
+        double again;
+
+        ivc_sleep_ms(1);
+        again = load_ns(memory);
+        speed.read_ns = IVC_MIN(again, speed.read_ns);
+    }
     speed.cached = speed.read_ns < IVC_MAPPING_SLOW_NS;
     return speed;
 }
@@ -97,12 +110,21 @@ int ivc_mapping_fd(const struct ivc_mapping *mapping)
            && st.st_ino == mapping->ino ? mapping->fd : -1;
 }
 
+/* What the driver of a character device makes of an offset is its own affair: user-mode Linux's mmapper
+ * maps its beginning, whatever is asked for. */
+static bool has_parts(int fd)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+}
+
 void *ivc_mapping_again(const struct ivc_mapping *mapping, uint64_t from, uint64_t size, void *place)
 {
     int fd = ivc_mapping_fd(mapping);
     void *memory;
 
-    if (fd < 0)
+    if (fd < 0 || (size != mapping->size && !has_parts(fd)))
         return NULL;
     memory = mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | (place ? MAP_FIXED : 0), fd,
                   (off_t)from);
