@@ -80,7 +80,7 @@ static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *pe
             { packet->head, packet->head_len }, { (void *)packet->body, packet->body_len },
         };
 
-        r = ivc_backlog_add(&peer->unread, packet->tag, iov, 2);
+        r = ivc_backlog_add(&peer->unread, packet->tag, iov, packet->body_len > 0 ? 2 : 1);
         ivc_rx_advance(&peer->rx);
     }
     ivc_poll_forget(endpoint, peer);
