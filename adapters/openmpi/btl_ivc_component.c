@@ -45,6 +45,13 @@ static void register_uint(const char *name, const char *help, mca_base_var_info_
                                            MCA_BASE_VAR_SCOPE_READONLY, storage);
 }
 
+static void register_bool(const char *name, const char *help, bool *storage)
+{
+    (void) mca_base_component_var_register(&mca_btl_ivc_component.super.btl_version, name, help,
+                                           MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3,
+                                           MCA_BASE_VAR_SCOPE_READONLY, storage);
+}
+
 static int component_register(void)
 {
     struct ivc_btl_component *c = &mca_btl_ivc_component;
@@ -60,24 +67,21 @@ static int component_register(void)
         MCA_BASE_VAR_TYPE_STRING, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->region);
     c->stats = ivc_env_is_on("IVC_STATS");
-    (void) mca_base_component_var_register(&c->super.btl_version, "stats",
+    register_bool("stats",
         "Print at the end, per rank and peer, how much went through memory "
         "(default: true when the environment variable IVC_STATS is 1)",
-        MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->stats);
     c->network = false;
-    (void) mca_base_component_var_register(&c->super.btl_version, "network",
+    register_bool("network",
         "Carry peers that share no memory with us over the network too, through the libfabric "
         "provider that the environment variable IVC_NETWORK names (default: tcp), instead of "
         "leaving them to Open MPI's other transports. All ranks must agree (default: false)",
-        MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->network);
     c->moves = true;
-    (void) mca_base_component_var_register(&c->super.btl_version, "moves",
+    register_bool("moves",
         "Open such a network for live migration: peers that share memory at the start are reached "
         "by it when a guest of theirs or ours moves. Without libfabric, or with IVC_NETWORK=none, "
         "guests of the job cannot be moved. All ranks must agree (default: true)",
-        MCA_BASE_VAR_TYPE_BOOL, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->moves);
     c->ring_size = 0;
     register_uint("ring_size", "Bytes of shared memory for one direction of a pair of ranks "

@@ -26,8 +26,8 @@ int ivc_remote_open_route(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Under send_lock: sends what was left over when memory was given up.  0: all of it is gone. */
 int ivc_remote_push(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 
-/* Under send_lock: connects to a peer that nothing was sent to yet.  A provider notices the end of a
- * connection; to one that was never made it may take packets for ever, and say nothing. */
+/* Under send_lock: connects to a peer that nothing was sent to yet.  A provider notices only
+ * the end of a connection that was made. */
 int ivc_remote_greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 
 /* Under send_lock: a word of lost.c, before anything that was left over. */

@@ -461,17 +461,23 @@ static void killed_while_we_pull(void)
     CHECK_EQ(side.pull_status, IVC_E_GONE);
 }
 
+static void start_beside_the_dead(struct side *side)
+{
+    struct ivc_network_exposure exposure;
+    pid_t pid = fork_other(sit, side);
+
+    start(side, false);
+    hear(side, &exposure, sizeof exposure);
+    check_kill(pid);
+}
+
 /* Dead before we ever sent to it. */
 static void killed_before_we_connect(void)
 {
     uint8_t bytes[64] = { 0 };
-    struct ivc_network_exposure exposure;
     struct side side;
-    pid_t pid = fork_other(sit, &side);
 
-    start(&side, false);
-    hear(&side, &exposure, sizeof exposure);
-    check_kill(pid);
+    start_beside_the_dead(&side);
     while (send_one(&side, bytes, sizeof bytes) == IVC_E_FULL && !side.downs)
         ivc_network_progress(side.network);
     expect_down(&side, 20);
@@ -481,13 +487,9 @@ static void killed_before_we_connect(void)
 static void killed_before_we_look(void)
 {
     uint8_t bytes[64] = { 0 };
-    struct ivc_network_exposure exposure;
     struct side side;
-    pid_t pid = fork_other(sit, &side);
 
-    start(&side, false);
-    hear(&side, &exposure, sizeof exposure);
-    check_kill(pid);
+    start_beside_the_dead(&side);
     (void)send_one(&side, bytes, sizeof bytes);
     ivc_sleep_ms(1500);
     expect_down(&side, 20);
@@ -496,13 +498,9 @@ static void killed_before_we_look(void)
 /* Never sent to, only watched. */
 static void killed_while_watched(void)
 {
-    struct ivc_network_exposure exposure;
     struct side side;
-    pid_t pid = fork_other(sit, &side);
 
-    start(&side, false);
-    hear(&side, &exposure, sizeof exposure);
-    check_kill(pid);
+    start_beside_the_dead(&side);
     ivc_route_watch(side.route);
     expect_down(&side, 40);
 }
