@@ -46,6 +46,17 @@ static void test_crowded_region(void)
     run(8, 60, MIB, 2 * MIB);
 }
 
+/* Those who come early have filled their part when the last comes. */
+static void test_crowded_slowly(void)
+{
+    struct exchange exchange = {
+        .region = check_file(0, 2 * MIB), .magic_id = 11, .n_members = 8, .n_messages = 60,
+        .longest = MIB, .apart_us = 100000,
+    };
+
+    exchange_run(&exchange);
+}
+
 static void test_small_rings(void)
 {
     setenv("IVC_RING_SIZE", "4K", 1);
@@ -89,6 +100,7 @@ static const struct check_case cases[] = {
     { "12 processes", test_many, 120 },
     { "4 processes in the smallest region", test_small_region, 120 },
     { "8 processes in 2 MiB", test_crowded_region, 120 },
+    { "8 processes in 2 MiB, one after the other", test_crowded_slowly, 120 },
     { "small rings and buffers", test_small_rings, 120 },
     { "large segments", test_large_segments, 120 },
     { "two groups in one region", test_two_groups, 120 },

@@ -22,6 +22,7 @@ struct exchange {
     uint32_t own, n_members;
     uint64_t n_messages;        /* to each other member */
     size_t longest;
+    useconds_t apart_us;        /* from one member's start to the next */
 
     struct ivc_endpoint *endpoint;
     struct ivc_mailbox *mailbox;
@@ -29,7 +30,7 @@ struct exchange {
         struct exchange *exchange;
         struct ivc_peer *peer;
         uint64_t started, sent, received;
-    uint64_t arriving;          /* messages that have started to come */
+        uint64_t arriving;      /* messages that have started to come */
     } peers[EXCHANGE_MEMBERS_MAX];
     uint64_t bytes;
 };
@@ -257,6 +258,7 @@ static inline void exchange_run(struct exchange *exchange)
     for (uint32_t i = 0; i < exchange->n_members; i++) {
         exchange->own = i;
         pids[i] = check_fork(exchange_member, exchange);
+        usleep(exchange->apart_us);
     }
     for (uint32_t i = 0; i < exchange->n_members; i++)
         check_join(pids[i]);

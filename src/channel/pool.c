@@ -48,10 +48,17 @@ static bool region_is_roomy(struct ivc_pool *pool, uint64_t more)
     return false;
 }
 
+/* Whoever joins last, when the others have filled the region with their rings, has rings to make, too:
+ * one chunk carries messages of any length. */
+static uint32_t first_share(const struct ivc_pool *pool)
+{
+    return ivc_region_is_scarce(pool->region) ? 1 : FIRST_SHARE_CHUNKS;
+}
+
 /* Twice as much as there is, or as much as the region gives: half of that, and so on. */
 int ivc_pool_grow(struct ivc_pool *pool)
 {
-    uint32_t wanted = IVC_MAX(pool->n_chunks, FIRST_SHARE_CHUNKS);
+    uint32_t wanted = pool->n_chunks ? IVC_MAX(pool->n_chunks, FIRST_SHARE_CHUNKS) : first_share(pool);
     struct ivc_share *share = &pool->shares[pool->n_shares];
     int r = IVC_E_FULL;
 

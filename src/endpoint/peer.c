@@ -162,12 +162,6 @@ int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member
     return r;
 }
 
-/* The last quarter of the region is for rings of the last resort, so that everybody gets one. */
-static bool memory_is_scarce(struct ivc_endpoint *endpoint)
-{
-    return ivc_region_free_bytes(endpoint->home.region) < ivc_region_size(endpoint->home.region) / 4;
-}
-
 int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_member *member,
                                 struct ivc_peer **ret_peer)
 {
@@ -256,7 +250,7 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (ivc_peer_state(peer) == IVC_PEER_GONE)
         return ivc_error_set(IVC_E_GONE, "client %u on %s has left or died", peer->member.client_id,
                              peer->member.host);
-    r = memory_is_scarce(endpoint) ? IVC_E_NOSPACE
+    r = ivc_region_is_scarce(home->region) ? IVC_E_NOSPACE
         : ivc_tx_open(home->region, &home->pool, &options, &peer->tx);
     if (r == IVC_E_NOSPACE)
         r = open_last_resort(endpoint, peer, &options);

@@ -149,6 +149,11 @@ uint64_t ivc_region_size(const struct ivc_region *region)
     return region->geometry.n_blocks * IVC_LAYOUT_PAGE;
 }
 
+bool ivc_region_is_scarce(const struct ivc_region *region)
+{
+    return ivc_region_free_bytes(region) < ivc_region_size(region) / 4;
+}
+
 const struct ivc_member *ivc_region_self(const struct ivc_region *region)
 {
     return &region->self;

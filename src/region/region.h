@@ -158,6 +158,9 @@ void ivc_region_alarm_clear(struct ivc_region *region);
 /* Memory of the region that nobody holds; counted, so not for every message. */
 uint64_t ivc_region_free_bytes(const struct ivc_region *region);
 uint64_t ivc_region_size(const struct ivc_region *region);
+/* Less than a quarter is free: that is for what nobody can do without, the smallest rings and pools,
+ * so that every member gets its own.  Counts, too. */
+bool ivc_region_is_scarce(const struct ivc_region *region);
 
 /* Memory of ours that `slot` (or any member) may read.  Zeroed.  Returns IVC_E_NOSPACE, with a
  * text, when the region has none. */
