@@ -27,7 +27,7 @@ static void on_signal(int number)
 static void echo(ivc_context *context, ivc_connection *connection)
 {
     char bytes[4096];
-    ptrdiff_t n;
+    ptrdiff_t n = 0;
 
     while (!stop && (n = ivc_read(connection, bytes, sizeof bytes)) >= 0) {
         if (n == 0) {
@@ -41,7 +41,11 @@ static void echo(ivc_context *context, ivc_connection *connection)
             return;
         }
     }
-    if (!stop && n < 0 && n != -EPIPE)      /* -EPIPE: closed in good order */
+    if (stop || n == -EPIPE)                /* closed in good order */
+        return;
+    if (n == -ESHUTDOWN)                    /* all that the client wrote until then was echoed */
+        printf("the client or we moved to another host\n");
+    else
         fprintf(stderr, "server: %s\n", ivc_last_error());
 }
 

@@ -12,7 +12,10 @@
  *
  * Threads: different contexts may be used by different threads at the same time; calls on one
  * context and its connections are made by one thread at a time.  Nothing here starts before
- * ivc_register(); it starts one helper thread that keeps this member's heartbeat.
+ * ivc_register(); it starts two helper threads: one keeps this member's heartbeat, one answers the
+ * host when it moves this guest.  Neither ever calls the program.
+ *
+ * Live migration: ivc_set_move_handlers(), below.
  *
  * Every call has a man page: man 3 ivc_connect.
  */
@@ -78,7 +81,7 @@ int ivc_get_hosts(ivc_context *context, struct ivc_host *ret_hosts, size_t n);
 
 /* Starts a connection to the member `client_id`; returns at once.  ivc_write() answers 0 until the
  * peer's library has heard of it; bytes are delivered when the peer accepts.  -ENOENT: no such
- * member (yet). */
+ * member (yet); -EAGAIN: it is about to move to another host, or has just. */
 int ivc_connect(ivc_context *context, uint32_t client_id, ivc_connection **ret_connection);
 
 /* Takes the next connection that a peer has started.  -EAGAIN when there is none. */
@@ -86,7 +89,7 @@ int ivc_accept(ivc_context *context, ivc_connection **ret_connection);
 
 /* Non-blocking; partial counts are normal.  Return the number of bytes, 0 when nothing is there
  * or nothing fits; -EPIPE: closed by the peer and all bytes read (read) or lost (write);
- * -ECONNRESET: the peer died. */
+ * -ECONNRESET: the peer died; -ESHUTDOWN: one of the two guests moves, and all bytes are read. */
 ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len);
 ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_t len);
 
@@ -102,8 +105,8 @@ int ivc_read_all(ivc_connection *connection, void *buffer, size_t len, int timeo
 int ivc_write_all(ivc_connection *connection, const void *buffer, size_t len, int timeout_ms,
                   size_t *ret_done);
 
-/* Waits until one of the context's connections can be read or accepted, or the time is over:
- * 0 or -ETIMEDOUT. */
+/* Waits until one of the context's connections can be read or accepted, a handler was called (below),
+ * or the time is over: 0 or -ETIMEDOUT. */
 int ivc_wait(ivc_context *context, int timeout_ms);
 
 /* A descriptor for poll(2) that becomes readable when ivc_read() or ivc_accept() has something to
@@ -114,7 +117,7 @@ int ivc_descriptor(ivc_context *context);
  * without this process's help once it is registered (fi_mr_reg(3)).  Every member of the region can
  * read and overwrite it at any time, registered or not.  It stays the context's until ivc_free(),
  * or ivc_deregister(), which unmaps it.  -ENOSPC: no room, perhaps after a second in which memory of
- * ended processes was waited for; -EINVAL: 0 bytes. */
+ * ended processes was waited for; -EINVAL: 0 bytes; -ENODEV: this guest is between two hosts. */
 int ivc_alloc(ivc_context *context, size_t size, void **ret_memory);
 
 /* Gives it back, and others may have it at once: registrations of it are closed before, and what
@@ -123,6 +126,41 @@ int ivc_free(ivc_context *context, void *memory);
 
 /* Who is at the other end. */
 int ivc_get_peer_host(ivc_connection *connection, struct ivc_host *ret_host);
+
+/*
+ * Live migration.  When the host moves this guest, or that of a peer, the memory between the two is
+ * given up.  The library answers the host by itself, within a tenth of a second, whatever the program
+ * does; what this means is told later, to the program's own thread, in its next call.
+ *
+ * A connection is then over: no byte goes through it any more.  What ivc_write() had taken is not
+ * lost: each byte was read by the peer, or is handed to it as unread.  The connection goes on taking
+ * room until ivc_close().
+ *
+ * Without handlers: ivc_read() gives what is unread, and then -ESHUTDOWN; ivc_write() gives
+ * -ESHUTDOWN; until this guest has arrived at another host ivc_get_hosts() finds nobody and
+ * ivc_connect() answers -ENOENT.  From then on both work as ever, with the members that are there.
+ * Memory from ivc_alloc() stays where it is, with its content, but others no longer reach it.
+ *
+ * Handlers are called from inside ivc_read(), ivc_write(), ivc_accept(), ivc_wait() and their
+ * variants, one at a time, on the thread that makes the call.  They may call everything here but
+ * ivc_deregister(), and ivc_close() the connection that the call is about (which then answers
+ * -ESHUTDOWN).  Several moves between two calls are told as one.
+ */
+struct ivc_move_handlers {
+    size_t size;            /* sizeof(struct ivc_move_handlers): lets the structure grow */
+    /* The connection is over, and these `len` bytes of the peer's were not read yet: ivc_read() will not
+     * give them.  They are the library's, and gone when the handler returns.  To be expected on both
+     * sides.  Not called for a connection that was closed, by whomever, or whose peer died. */
+    void (*on_suspend)(void *arg, ivc_connection *connection, const void *unread, size_t len);
+    /* This guest shares memory with nobody now. */
+    void (*on_leave)(void *arg, ivc_context *context);
+    /* It does again, perhaps with others than before. */
+    void (*on_arrive)(void *arg, ivc_context *context);
+};
+
+/* From now on these are called, with `arg`; the structure is copied, and any of its handlers may be NULL.
+ * NULL for all: none, as at first.  -EINVAL: `size` is too small. */
+int ivc_set_move_handlers(ivc_context *context, const struct ivc_move_handlers *handlers, void *arg);
 
 #ifdef __cplusplus
 }

@@ -45,6 +45,8 @@ struct ivc_connection {
     bool closed_by_user;
     bool closed_by_peer;
     bool broken;                        /* the peer died */
+    bool parted;                        /* memory leads there no more: nothing is sent or received */
+    bool told;                          /* ... and on_suspend was called */
     bool close_sent;
 
     /* Sending: bytes that the peer may still be sent. */
@@ -68,6 +70,15 @@ struct ivc_context {
     struct ivc_connection *connections;
     struct ivc_connection *last_used;   /* most packets are for it */
     bool control_due;                   /* some connection has something small to say */
+
+    /* Moving (move.c). */
+    struct ivc_move_handlers handlers;
+    void *handlers_arg;
+    bool move_due;                      /* there may be something to tell */
+    bool telling;                       /* a handler is being called */
+    bool away;                          /* the program was last told that it has left */
+    bool leave_due, arrive_due;
+    struct ivc_connection *pinned;      /* whom the call is about that handlers are called from */
 };
 
 /* stream.c */
@@ -84,5 +95,22 @@ ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, siz
 ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len);
 /* An answer of the endpoint layer as ivc.h gives it. */
 int stream_code(int r);
+/* The bytes that are kept unread, in one piece, which is the caller's to free; NULL: none. */
+char *stream_take_unread(struct ivc_connection *connection, size_t *ret_len);
+
+/* move.c */
+void move_on_parted(void *arg, struct ivc_peer *peer);
+void move_on_moved(void *arg, bool in_region);
+/* Calls the handlers that are due; true when there were any. */
+bool move_tell(struct ivc_context *context);
+/* The same from a call about this connection: -ESHUTDOWN when a handler has closed it. */
+int move_tell_from(struct ivc_connection *connection);
+/* What ivc_read() and ivc_write() answer for a connection that is parted. */
+int move_is_over(const struct ivc_connection *connection, const char *call);
+/* Whether the program can still learn something of a parted connection. */
+static inline bool move_is_news(const struct ivc_connection *connection)
+{
+    return connection->parted && !connection->told;
+}
 
 #endif

@@ -58,18 +58,35 @@ static int window_size(const struct ivc_options *options, uint32_t *ret_window)
     return r;
 }
 
+/* The next member of the group from `slot` on, ourselves left out; false when there is none, or we are
+ * in no region.  Between ivc_endpoint_enter() and ivc_endpoint_leave(). */
+static bool next_member(struct ivc_context *context, uint32_t *slot, struct ivc_member *ret_member)
+{
+    struct ivc_region *region = ivc_endpoint_region(context->endpoint);
+
+    for (; region && *slot < ivc_region_capacity(region); ++*slot)
+        if (*slot != ivc_region_self(region)->slot
+            && ivc_region_member(region, *slot, ret_member) == 0
+            && ret_member->magic_id == context->magic_id) {
+            ++*slot;
+            return true;
+        }
+    return false;
+}
+
 /* The member of that name, if it lives.  Sets no text: it is asked in loops. */
 static bool find_member(struct ivc_context *context, uint32_t client_id,
                         struct ivc_member *ret_member)
 {
-    struct ivc_region *region = ivc_endpoint_region(context->endpoint);
-    uint32_t own_slot = ivc_region_self(region)->slot;
+    uint32_t slot = 0;
+    bool found;
 
-    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++)
-        if (slot != own_slot && ivc_region_member(region, slot, ret_member) == 0
-            && ret_member->magic_id == context->magic_id && ret_member->client_id == client_id)
-            return true;
-    return false;
+    ivc_endpoint_enter(context->endpoint);
+    do {
+        found = next_member(context, &slot, ret_member);
+    } while (found && ret_member->client_id != client_id);
+    ivc_endpoint_leave(context->endpoint);
+    return found;
 }
 
 /* Whoever finds his name taken gives way; of two that take one at the same moment, perhaps both. */
@@ -94,6 +111,8 @@ EXPORT int ivc_register_with(uint64_t magic_id, uint32_t client_id,
         .on_packet = stream_on_packet,
         .on_gone = stream_on_gone,
         .on_arrival = on_arrival,
+        .on_parted = move_on_parted,
+        .on_moved = move_on_moved,
         .arg = context,
     };
     int r;
@@ -130,6 +149,11 @@ EXPORT void ivc_deregister(ivc_context *context)
 {
     if (!context)
         return;
+    if (context->telling) {
+        ivc_error_set(-EBUSY, "deregister: not from inside a handler, whose caller still needs the "
+                      "context");
+        return;
+    }
     for (struct ivc_connection *c = context->connections; c; c = c->next) {
         c->closed_by_user = true;
         stream_say(c);
@@ -159,19 +183,15 @@ static struct ivc_host host_of(const struct ivc_member *member)
 
 EXPORT int ivc_get_hosts(ivc_context *context, struct ivc_host *ret_hosts, size_t n)
 {
-    struct ivc_region *region = ivc_endpoint_region(context->endpoint);
-    uint32_t own_slot = ivc_region_self(region)->slot;
     struct ivc_member member;
+    uint32_t slot = 0;
     size_t found = 0;
 
-    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++) {
-        if (slot == own_slot || ivc_region_member(region, slot, &member) != 0
-            || member.magic_id != context->magic_id)
-            continue;
+    ivc_endpoint_enter(context->endpoint);
+    for (; next_member(context, &slot, &member); found++)
         if (found < n)
             ret_hosts[found] = host_of(&member);
-        found++;
-    }
+    ivc_endpoint_leave(context->endpoint);
     return (int)found;
 }
 
@@ -187,6 +207,10 @@ EXPORT int ivc_connect(ivc_context *context, uint32_t client_id, ivc_connection 
                              "(yet); ivc_info lists the members", client_id,
                              (unsigned long long)context->magic_id);
     r = ivc_endpoint_connect_member(context->endpoint, &member, &peer);
+    if (r == IVC_E_FULL)
+        r = ivc_error_set(-EAGAIN, "client %u of group %llu: it or we are about to move to another "
+                          "host, or have just; try again", client_id,
+                          (unsigned long long)context->magic_id);
     if (r != 0)
         return stream_code(r);
     connection = stream_new(context, peer);
@@ -211,13 +235,16 @@ static ivc_connection *accept_next(ivc_context *context)
             oldest = c;
     if (oldest)
         oldest->accepted = true;
+    context->move_due |= oldest && oldest->parted;
     return oldest;
 }
 
 EXPORT int ivc_accept(ivc_context *context, ivc_connection **ret_connection)
 {
-    struct ivc_connection *connection = accept_next(context);
+    ivc_connection *connection;
 
+    (void)move_tell(context);
+    connection = accept_next(context);
     if (!connection)
         return ivc_error_set(-EAGAIN, "accept: no peer has started a connection");
     *ret_connection = connection;
@@ -226,25 +253,32 @@ EXPORT int ivc_accept(ivc_context *context, ivc_connection **ret_connection)
 
 EXPORT ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len)
 {
-    ptrdiff_t n = stream_read(connection, buffer, len);
+    ptrdiff_t n = move_tell_from(connection);
 
+    if (n < 0)
+        return n;
+    n = stream_read(connection, buffer, len);
     if (n != 0 || len == 0 || connection->unread_len > 0)
         return n;
     if (connection->broken)
         return ivc_error_set(-ECONNRESET, "read: the process at the other end died");
     if (connection->closed_by_peer)
         return ivc_error_set(-EPIPE, "read: closed by the other end");
-    return 0;
+    return connection->parted ? move_is_over(connection, "read") : 0;
 }
 
 EXPORT ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_t len)
 {
-    ptrdiff_t n;
+    ptrdiff_t n = move_tell_from(connection);
 
+    if (n < 0)
+        return n;
     if (connection->broken)
         return ivc_error_set(-ECONNRESET, "write: the process at the other end died");
     if (connection->closed_by_peer)
         return ivc_error_set(-EPIPE, "write: closed by the other end");
+    if (connection->parted)
+        return move_is_over(connection, "write");
     n = stream_write(connection, buffer, len);
     /* Whoever only writes must still hear how far the reader is. */
     if (n < (ptrdiff_t)len)
@@ -267,6 +301,7 @@ EXPORT int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_m
     struct ivc_member member;
 
     do {
+        (void)move_tell(context);
         if (find_member(context, client_id, &member))
             return 0;
         stream_progress(context);
@@ -281,6 +316,7 @@ EXPORT int ivc_accept_wait(ivc_context *context, int timeout_ms, ivc_connection 
     ivc_connection *connection;
 
     do {
+        (void)move_tell(context);
         connection = accept_next(context);
     } while (!connection && wait_pause(&wait));
     if (!connection)
@@ -339,7 +375,8 @@ EXPORT int ivc_write_all(ivc_connection *connection, const void *buffer, size_t 
 static bool something_to_do(const struct ivc_context *context)
 {
     for (const struct ivc_connection *c = context->connections; c; c = c->next)
-        if (!c->accepted || (!c->closed_by_user && (c->unread_len > 0 || c->closed_by_peer)))
+        if (!c->accepted || (!c->closed_by_user && (c->unread_len > 0 || c->closed_by_peer
+                                                    || move_is_news(c))))
             return true;
     return false;
 }
@@ -350,7 +387,7 @@ EXPORT int ivc_wait(ivc_context *context, int timeout_ms)
 
     do {
         stream_progress(context);
-        if (something_to_do(context))
+        if (move_tell(context) || something_to_do(context))
             return 0;
     } while (wait_pause(&wait));
     return ivc_error_set(-ETIMEDOUT, "wait: nothing came within %d ms", timeout_ms);
@@ -365,18 +402,22 @@ EXPORT int ivc_descriptor(ivc_context *context)
 
 EXPORT int ivc_get_peer_host(ivc_connection *connection, struct ivc_host *ret_host)
 {
+    struct ivc_endpoint *endpoint = connection->context->endpoint;
+
+    ivc_endpoint_enter(endpoint);
     *ret_host = host_of(ivc_peer_member(connection->peer));
+    ivc_endpoint_leave(endpoint);
     return 0;
 }
 
 EXPORT int ivc_alloc(ivc_context *context, size_t size, void **ret_memory)
 {
-    return stream_code(ivc_region_lend(ivc_endpoint_region(context->endpoint), size, ret_memory));
+    return stream_code(ivc_endpoint_lend(context->endpoint, size, ret_memory));
 }
 
 EXPORT int ivc_free(ivc_context *context, void *memory)
 {
     if (!memory)
         return 0;
-    return ivc_region_take_back(ivc_endpoint_region(context->endpoint), memory);
+    return ivc_endpoint_take_back(context->endpoint, memory);
 }

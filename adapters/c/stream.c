@@ -56,7 +56,8 @@ static struct ivc_connection *find(struct ivc_context *context, const struct ivc
     if (connection && connection->own_number == own_number && connection->peer == peer)
         return connection;
     for (connection = context->connections; connection; connection = connection->next)
-        if (connection->own_number == own_number && connection->peer == peer) {
+        if (connection->own_number == own_number && connection->peer == peer
+            && !connection->parted) {
             context->last_used = connection;
             return connection;
         }
@@ -220,7 +221,7 @@ void stream_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
     struct ivc_context *context = arg;
 
     for (struct ivc_connection *c = context->connections; c; c = c->next)
-        if (c->peer == peer) {
+        if (c->peer == peer && !c->parted) {
             c->closed_by_peer = true;
             c->broken |= reason != NULL;
         }
@@ -238,7 +239,8 @@ static bool say(struct ivc_connection *connection, enum tag tag, uint32_t count)
     struct iovec iov = { &header, sizeof header };
     int r = ivc_endpoint_send(context->endpoint, connection->peer, tag, &iov, 1);
 
-    if (r == IVC_E_FULL) {
+    /* Unreachable: memory leads there no more, which progress is about to say. */
+    if (r == IVC_E_FULL || r == IVC_E_UNREACHABLE) {
         context->control_due = true;
         return false;
     }
@@ -251,6 +253,8 @@ void stream_say(struct ivc_connection *connection)
 {
     uint32_t untold = connection->untold;
 
+    if (connection->parted)
+        return;
     if (connection->open_due)
         connection->open_due = !say(connection, TAG_OPEN, 0);
     if (connection->accept_due)
@@ -271,7 +275,8 @@ static void say_all(struct ivc_context *context)
     for (connection = context->connections; connection; connection = next) {
         next = connection->next;
         stream_say(connection);
-        if (connection->closed_by_user && connection->closed_by_peer)
+        if (connection->closed_by_user && (connection->closed_by_peer || connection->parted)
+            && connection != context->pinned)
             stream_free(connection);
         else if (connection->closed_by_user)
             context->control_due = true;    /* until the peer has closed as well */
@@ -324,7 +329,7 @@ ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, siz
             connection->credit -= (uint32_t)n;
         }
     }
-    if (done == 0 && r != 0 && r != IVC_E_FULL)
+    if (done == 0 && r != 0 && r != IVC_E_FULL && r != IVC_E_UNREACHABLE)
         return stream_code(r);
     return (ptrdiff_t)done;
 }
@@ -340,6 +345,35 @@ static size_t read_kept(struct ivc_connection *connection, char *buffer, size_t 
     connection->unread_first = (connection->unread_first + (uint32_t)n) % window;
     connection->unread_len -= (uint32_t)n;
     return n;
+}
+
+static void reverse(char *first, char *end)
+{
+    while (first < end) {
+        char byte = *first;
+
+        *first++ = *--end;
+        *end = byte;
+    }
+}
+
+char *stream_take_unread(struct ivc_connection *connection, size_t *ret_len)
+{
+    char *bytes = connection->unread;
+    uint32_t window = connection->context->window, first = connection->unread_first;
+
+    /* A ring turned by `first`: its two parts turned round, and then the whole. */
+    if (bytes && first + connection->unread_len > window) {
+        reverse(bytes, bytes + first);
+        reverse(bytes + first, bytes + window);
+        reverse(bytes, bytes + window);
+    } else if (bytes) {
+        memmove(bytes, bytes + first, connection->unread_len);
+    }
+    *ret_len = connection->unread_len;
+    connection->unread = NULL;
+    connection->unread_first = connection->unread_len = 0;
+    return bytes;
 }
 
 ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len)

@@ -70,3 +70,13 @@ enum ivc_link_word ivc_link_look(struct ivc_region *region, uint32_t slot, uint6
     *ret_head = ivc_load_relaxed(&link->head);
     return IVC_LINK_SUSPENDED;
 }
+
+bool ivc_link_is_done(struct ivc_region *region, uint32_t slot)
+{
+    const struct ivc_layout_link *link = ivc_region_peer_link(region, slot);
+
+    /* Acquire, both: as in ivc_link_look(); the second pairs with the release in ivc_link_done(), so
+     * its reads of our ring are over. */
+    return link && ivc_load_acquire(&link->generation) == ivc_region_self(region)->generation
+           && ivc_load_acquire(&link->suspended) == IVC_LINK_IS_DONE;
+}

@@ -13,8 +13,9 @@ void ivc_link_close(struct ivc_region *region, uint32_t slot);
  * Suspending: both sides stop, each says how far it has read, and from then on each knows which of its
  * packets the other has.  An attachment that was suspended is never used again.
  */
-/* We write nothing to it and read nothing that it wrote any more; what ivc_rx_publish() said last is
- * final.  Its link line we still read. */
+/* We write nothing to it any more.  With a network we read nothing that it wrote either: what
+ * ivc_rx_publish() said last is final.  Without one we read its ring to the end once it has suspended
+ * as well.  Its link line we still read. */
 void ivc_link_suspend(struct ivc_region *region, uint32_t slot);
 /* ... and that neither: its memory may be used again. */
 void ivc_link_done(struct ivc_region *region, uint32_t slot);
@@ -29,5 +30,7 @@ enum ivc_link_word {
     IVC_LINK_SUSPENDED,         /* `ret_head`: the packets of ours that it has read */
 };
 enum ivc_link_word ivc_link_look(struct ivc_region *region, uint32_t slot, uint64_t *ret_head);
+/* Whether the slot's owner, whose line for us was suspended, reads nothing of ours any more. */
+bool ivc_link_is_done(struct ivc_region *region, uint32_t slot);
 
 #endif

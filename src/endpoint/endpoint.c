@@ -103,11 +103,13 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
     r = find_region(endpoint, options);
     if (r == 0)
         r = ivc_remote_open(endpoint, options);
+    endpoint->answers = endpoint->network || endpoint->on_parted;
     if (r == 0)
         r = move_in(endpoint, options);
     if (r == 0 && options->moves && !options->network)
         keep_to_region(endpoint);
-    if (r == 0 && endpoint->network)
+    endpoint->told_number = endpoint->home.number;
+    if (r == 0 && endpoint->answers)
         r = ivc_helper_start(endpoint);
     return r;
 }
@@ -134,6 +136,8 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
     endpoint->on_packet = options->on_packet;
     endpoint->on_gone = options->on_gone;
     endpoint->on_arrival = options->on_arrival;
+    endpoint->on_parted = options->on_parted;
+    endpoint->on_moved = options->on_moved;
     endpoint->arg = options->arg;
     endpoint->expected_peers = options->expected_peers;
     atomic_flag_clear(&endpoint->polling);
@@ -186,6 +190,8 @@ static void linger(struct ivc_endpoint *endpoint)
     endpoint->on_packet = discard_packet;
     endpoint->on_gone = NULL;
     endpoint->on_arrival = NULL;
+    endpoint->on_parted = NULL;
+    endpoint->on_moved = NULL;
     while (!everything_read(endpoint) && ivc_now_ms() < deadline) {
         ivc_endpoint_progress(endpoint);
         sched_yield();
@@ -212,7 +218,8 @@ void ivc_endpoint_free(struct ivc_endpoint *endpoint)
     if (!endpoint)
         return;
     ivc_wait_free(endpoint);
-    if (endpoint->network || endpoint->home.region)
+    /* Where there is a helper, the region may come and go at this moment. */
+    if (endpoint->answers || endpoint->home.region)
         linger(endpoint);
     ivc_helper_stop(endpoint);
     ivc_remote_close(endpoint);

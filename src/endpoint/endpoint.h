@@ -46,6 +46,16 @@ typedef void ivc_endpoint_gone_fn(void *arg, struct ivc_peer *peer, const char *
  * has connected to it already.  May be NULL: then packets of such a process are not taken. */
 typedef void ivc_endpoint_arrival_fn(void *arg, struct ivc_peer *peer);
 
+/* For an endpoint without a network.  Called when memory leads to a peer no more, because its guest or
+ * ours leaves the region: all of its packets have been delivered, all of ours are delivered there, and
+ * nothing can be sent until it is connected to as a member of our region again.  Who has this handler
+ * does what the host's orders ask for; who has neither this nor a network does not. */
+typedef void ivc_endpoint_parted_fn(void *arg, struct ivc_peer *peer);
+
+/* Called when the endpoint has left its region or joined one, after what the handlers above have to
+ * say about it.  Once for several changes that came between two turns of progress. */
+typedef void ivc_endpoint_moved_fn(void *arg, bool in_region);
+
 struct ivc_endpoint_options {
     const char *region;         /* as IVC_REGION; NULL: the environment, then what is found */
     uint64_t magic_id;          /* the group (a job) */
@@ -68,7 +78,9 @@ struct ivc_endpoint_options {
     ivc_endpoint_packet_fn *on_packet;
     ivc_endpoint_gone_fn *on_gone;          /* may be NULL */
     ivc_endpoint_arrival_fn *on_arrival;    /* may be NULL */
-    void *arg;                  /* first argument of all three */
+    ivc_endpoint_parted_fn *on_parted;      /* may be NULL */
+    ivc_endpoint_moved_fn *on_moved;        /* may be NULL */
+    void *arg;                  /* first argument of all of them */
 };
 
 /*
@@ -231,6 +243,15 @@ int ivc_endpoint_locate(struct ivc_endpoint *endpoint, const void *memory, size_
 int ivc_endpoint_reach(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t handle,
                        size_t len, void **ret_memory);
 
+/*
+ * Memory of the region for the application, as ivc_region_lend(); it stays where it is when the guest
+ * moves, private from then on.  IVC_E_NOREGION: there is no region now.  Does not keep the helper from
+ * its work while it waits for memory.
+ */
+int ivc_endpoint_lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory);
+/* ... of the region of today, or of one that was left.  -EINVAL: it was not lent. */
+int ivc_endpoint_take_back(struct ivc_endpoint *endpoint, const void *memory);
+
 /* Counters of a peer since connect, for statistics; read at any time. */
 struct ivc_peer_stats {
     uint64_t sent_packets, sent_bytes;          /* through memory */
@@ -243,7 +264,7 @@ void ivc_peer_stats(const struct ivc_peer *peer, struct ivc_peer_stats *ret_stat
 /* Where this endpoint's memory is, for people: "file /dev/shm/x, 64 MiB, uuid ...". */
 const char *ivc_endpoint_describe(const struct ivc_endpoint *endpoint);
 
-/* For tools and tests. */
+/* For tools and tests, and between ivc_endpoint_enter() and ivc_endpoint_leave(); NULL: there is none. */
 struct ivc_region *ivc_endpoint_region(struct ivc_endpoint *endpoint);
 const struct ivc_member *ivc_peer_member(const struct ivc_peer *peer);
 

@@ -46,6 +46,8 @@ struct ivc_peer {
     struct ivc_backlog unread;      /* to be delivered before anything else */
     bool over;                      /* ... and then the peer is gone, for this reason: */
     const char *over_reason;
+    bool emptied;                   /* without a network: its ring was read to the end */
+    bool parted;                    /* ... and the attachment is over, which the adapter has not heard */
     struct ivc_loss loss;           /* lost.c: of the last attachment */
     bool met;                       /* memory led to it once */
 
@@ -125,6 +127,10 @@ struct ivc_endpoint {
 
     ivc_endpoint_gone_fn *on_gone;
     ivc_endpoint_arrival_fn *on_arrival;
+    ivc_endpoint_parted_fn *on_parted;
+    ivc_endpoint_moved_fn *on_moved;
+    uint32_t told_number;           /* of the residence that on_moved has heard of */
+    bool answers;                   /* does what orders ask for: somebody takes what becomes of peers */
 
     struct ivc_rx_packet packet;    /* the one being delivered */
     char description[384];
@@ -174,6 +180,13 @@ static inline bool ivc_peer_uses_memory(const struct ivc_peer *peer)
     enum ivc_peer_state state = ivc_peer_state(peer);
 
     return state == IVC_PEER_CONNECTED || state == IVC_PEER_ACTIVE;
+}
+
+/* No network leads there: when the pair is suspended, each reads the other's ring to its end. */
+static inline bool ivc_peer_is_memory_only(const struct ivc_endpoint *endpoint,
+                                           const struct ivc_peer *peer)
+{
+    return !endpoint->network || peer->network.provider == 0;
 }
 
 /* What comes by network before the first packet of its ring has come. */

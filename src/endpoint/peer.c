@@ -73,6 +73,11 @@ void ivc_peer_set_state(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
     ivc_trace_transition(endpoint, peer, from, state, reason);
 }
 
+static bool is_spent(const struct ivc_peer *peer, const struct ivc_member *member)
+{
+    return peer->spent_slot == member->slot && peer->spent_generation == member->generation;
+}
+
 /* A region's member that does not take part in suspensions, or never in this one again. */
 static bool may_attach(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
                        const struct ivc_member *member)
@@ -80,9 +85,18 @@ static bool may_attach(struct ivc_endpoint *endpoint, const struct ivc_peer *pee
     struct ivc_region *region = endpoint->home.region;
     uint64_t head;
 
-    return !(peer->spent_slot == member->slot && peer->spent_generation == member->generation)
+    return !is_spent(peer, member) && !peer->parted && !peer->over
            && !ivc_region_is_ordered_away(region, member->vm)
            && ivc_link_look(region, member->slot, &head) != IVC_LINK_SUSPENDED;
+}
+
+/* All but the id, which is the same and is looked at without the lock. */
+static void become(struct ivc_member *peer, const struct ivc_member *member)
+{
+    size_t id = offsetof(struct ivc_member, endpoint_id), after = id + sizeof member->endpoint_id;
+
+    memcpy(peer, member, id);
+    memcpy((char *)peer + after, (const char *)member + after, sizeof *member - after);
 }
 
 int ivc_peer_attach(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
@@ -98,7 +112,8 @@ int ivc_peer_attach(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
         ivc_link_close(region, member->slot);
         return ivc_error_set(IVC_E_GONE, "peer %u has left the region", member->client_id);
     }
-    peer->member = *member;
+    become(&peer->member, member);
+    peer->emptied = false;
     memcpy(&peer->network, member->network, sizeof peer->network);
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CONNECTED, "it is a member of our region");
     ivc_region_watch(region, member->slot, member->generation);
@@ -117,14 +132,32 @@ static bool is_slot_taken(struct ivc_endpoint *endpoint, const struct ivc_peer *
     return there && there != peer && ivc_peer_state(there) != IVC_PEER_GONE;
 }
 
+/* Without a network nothing of a peer outlives the attachment in which it was lost: a process that was
+ * taken for dead, or whose memory was, may be a member once more. */
+static bool has_come_back(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
+                          const struct ivc_member *member)
+{
+    return !endpoint->network && endpoint->answers && !is_spent(peer, member);
+}
+
+static void begin_anew(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    peer->over = false;
+    peer->over_reason = NULL;
+    peer->loss = (struct ivc_loss){ 0 };
+    ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "it is a member again");
+}
+
 /* A peer that is known already, found as a member of our region. */
 static int make_known(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
                       const struct ivc_member *member)
 {
     int r;
 
-    if (ivc_peer_state(peer) == IVC_PEER_GONE)
+    if (ivc_peer_state(peer) == IVC_PEER_GONE && !has_come_back(endpoint, peer, member))
         return IVC_E_GONE;
+    if (ivc_peer_state(peer) == IVC_PEER_GONE)
+        begin_anew(endpoint, peer);
     if (ivc_peer_state(peer) != IVC_PEER_CLOSED)
         return 0;
     r = ivc_peer_attach(endpoint, peer, member);
@@ -170,7 +203,8 @@ int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_
 
     ivc_poll_check_peer(endpoint, member->slot);
     ivc_endpoint_lock(endpoint);
-    r = endpoint->home.region ? ivc_peer_make(endpoint, member, &peer) : IVC_E_GONE;
+    r = endpoint->home.region ? ivc_peer_make(endpoint, member, &peer)
+        : ivc_error_set(IVC_E_GONE, "client %u: we have left the region", member->client_id);
     ivc_endpoint_unlock(endpoint);
     if (r == 0)
         *ret_peer = peer;
@@ -306,6 +340,7 @@ void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const ch
         ivc_peer_set_state(endpoint, peer, IVC_PEER_GONE, reason ? reason : "it left");
         forget_unsent(endpoint, peer);
         ivc_backlog_free(&peer->unread);
+        peer->parted = false;
         ivc_poll_forget(endpoint, peer);
         if (slot != IVC_SLOT_ANY) {
             ivc_peer_detach(endpoint, peer);

@@ -69,10 +69,10 @@ static int join(struct ivc_endpoint *endpoint, struct ivc_region *region)
         .endpoint_id = endpoint->id, .network = &name,
     };
 
-    if (endpoint->network) {
+    if (endpoint->network)
         ivc_network_name(endpoint->network, &name);
+    if (endpoint->answers)
         identity.features = IVC_FEATURE_ORDERS;
-    }
     return ivc_region_join(region, &identity);
 }
 
@@ -147,6 +147,7 @@ void ivc_residence_move_in(struct ivc_endpoint *endpoint, const struct ivc_resid
     endpoint->ready_summary = ivc_region_ready_summary(residence->region);
     describe(endpoint, &residence->info);
     ivc_trace_event(endpoint, "arrived", endpoint->description);
+    ivc_endpoint_leave_to_progress(endpoint);
 }
 
 /* Memory of a home that was left. */
@@ -240,6 +241,7 @@ int ivc_residence_move_out(struct ivc_endpoint *endpoint)
     ivc_trace_event(endpoint, "left", endpoint->description);
     ivc_residence_none(endpoint);
     free_unheld(endpoint);
+    ivc_endpoint_leave_to_progress(endpoint);
     return 0;
 }
 

@@ -158,7 +158,8 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     ivc_endpoint_lock(endpoint);
     switch (ivc_peer_state(peer)) {
     case IVC_PEER_CLOSED:
-        r = endpoint->network ? ivc_remote_buffer_get(endpoint, ret_buffer) : IVC_E_GONE;
+        r = endpoint->network ? ivc_remote_buffer_get(endpoint, ret_buffer)
+            : ivc_remote_open_route(endpoint, peer);
         break;
     case IVC_PEER_SUSPENDING:
         r = IVC_E_FULL;

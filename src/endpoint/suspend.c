@@ -6,9 +6,14 @@
  * read: those go to a backlog in private memory, and by network before anything else.  So a packet
  * is in exactly one place: read, or in its sender's ring, or in its sender's backlog.
  *
+ * Where no network leads, the receiver takes what it has not read: who has stopped and sees that the
+ * other has stopped reads the other's ring to its end, into private memory, and says `done`; who is
+ * done and sees that the other is done lets go of its own ring.
+ *
  * Invariants.  From `suspended` on our line until the end of the attachment we touch nothing but the
- * peer's line and our own ring.  Only the helper comes here, with everybody else kept out; what
- * adapters have to hear is left for progress (ivc_suspend_tell()).
+ * peer's line and our own ring (and without a network the peer's ring, until `done`).  Only the helper
+ * comes here, with everybody else kept out; what adapters have to hear is left for progress
+ * (ivc_suspend_tell()).
  */
 #include "endpoint/remote.h"
 
@@ -65,17 +70,18 @@ static void close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uin
     ivc_endpoint_leave_to_progress(endpoint);
 }
 
-/* It left for good or died, and cannot say that it has stopped.  What it has sent is still there. */
-static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool left)
+/* Takes what is in the peer's ring to private memory. */
+static int keep_unread(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     struct ivc_rx_packet *packet = &endpoint->packet;
     uint64_t end;
-    int r = 0;
+    int r = 0, found = 1;
 
     if (!peer->rx_open && ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx) == 0)
         peer->rx_open = ivc_peer_ring_is_due(peer);
     end = peer->rx_open ? peer->rx.head + peer->rx.mask + 1 : 0;
-    while (peer->rx_open && peer->rx.head < end && r == 0 && ivc_rx_peek(&peer->rx, packet) == 1) {
+    while (peer->rx_open && peer->rx.head < end && r == 0
+           && (found = ivc_rx_peek(&peer->rx, packet)) == 1) {
         struct iovec iov[2] = {
             { packet->head, packet->head_len }, { (void *)packet->body, packet->body_len },
         };
@@ -83,11 +89,57 @@ static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *pe
         r = ivc_backlog_add(&peer->unread, packet->tag, iov, packet->body_len > 0 ? 2 : 1);
         ivc_rx_advance(&peer->rx);
     }
+    return r < 0 ? r : IVC_MIN(found, 0);
+}
+
+/* It left for good or died, and cannot say that it has stopped.  What it has sent is still there. */
+static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool left)
+{
+    int r = peer->emptied ? 0 : keep_unread(endpoint, peer);
+
     ivc_poll_forget(endpoint, peer);
     ivc_link_done(endpoint->home.region, peer->member.slot);
     ivc_peer_detach(endpoint, peer);
-    ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, left ? "it left" : "its process died");
+    ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, left ? "it left" : "it died");
     give_up(endpoint, peer, left && r == 0 ? NULL : "its process died");
+}
+
+/* Both have stopped. */
+static void empty_ring(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int r = keep_unread(endpoint, peer);
+
+    if (!ivc_region_is_intact(endpoint->home.region))
+        return;     /* those were zeroes of a window that was taken away */
+    ivc_poll_forget(endpoint, peer);
+    ivc_link_done(endpoint->home.region, peer->member.slot);
+    peer->emptied = true;
+    if (r < 0)
+        peer->over_reason = "packets of it were lost when its memory was given up";
+}
+
+/* Both have read all there is. */
+static void part(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    ivc_peer_detach(endpoint, peer);
+    ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "both have stopped, no network leads there");
+    peer->over = peer->over_reason != NULL;
+    peer->parted = true;
+    ivc_endpoint_leave_to_progress(endpoint);
+}
+
+/* Without a network. */
+static void try_part(struct ivc_endpoint *endpoint, struct ivc_peer *peer, enum ivc_link_word word,
+                     enum ivc_member_fate fate)
+{
+    /* Who moved has waited for our `done`, or never knew us here. */
+    if (!peer->emptied && (word == IVC_LINK_SUSPENDED || fate == IVC_MEMBER_MOVED))
+        empty_ring(endpoint, peer);
+    if (peer->emptied && (fate == IVC_MEMBER_MOVED || fate == IVC_MEMBER_LEFT
+                          || ivc_link_is_done(endpoint->home.region, peer->member.slot)))
+        part(endpoint, peer);
+    else if (fate != IVC_MEMBER_HERE)
+        take_last_packets(endpoint, peer, fate != IVC_MEMBER_DEAD);
 }
 
 void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
@@ -105,7 +157,9 @@ void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     /* Zeroes of a window that was taken away look like a member that left. */
     if (peer->loss.pending || ivc_region_look_if_lost(region))
         return;
-    if (word == IVC_LINK_SUSPENDED)
+    if (ivc_peer_is_memory_only(endpoint, peer))
+        try_part(endpoint, peer, word, fate);
+    else if (word == IVC_LINK_SUSPENDED)
         close_pair(endpoint, peer, head);
     else if (fate == IVC_MEMBER_MOVED && word == IVC_LINK_NONE)
         close_pair(endpoint, peer, 0);      /* it never knew us here, and has read nothing */
@@ -132,6 +186,13 @@ static bool deliver_unread(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return !peer->unread.first;
 }
 
+static void tell_parted(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    peer->parted = false;
+    if (endpoint->on_parted)
+        endpoint->on_parted(endpoint->arg, peer);
+}
+
 /* Who is on the network now is watched there, and gets what is left over. */
 static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
@@ -150,7 +211,11 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         ivc_peer_end(endpoint, peer, peer->over_reason);
         return 0;
     }
-    if (peer->unsent.packets == 0 && (ivc_peer_state(peer) != IVC_PEER_CLOSED || peer->greeted))
+    if (peer->parted)
+        tell_parted(endpoint, peer);
+    if (!endpoint->network
+        || (peer->unsent.packets == 0
+            && (ivc_peer_state(peer) != IVC_PEER_CLOSED || peer->greeted)))
         return 0;
     ivc_endpoint_lock(endpoint);
     r = ivc_remote_open_route(endpoint, peer);
@@ -168,8 +233,19 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return 0;
 }
 
+static void tell_moved(struct ivc_endpoint *endpoint)
+{
+    if (!endpoint->on_moved || endpoint->told_number == endpoint->home.number)
+        return;
+    endpoint->told_number = endpoint->home.number;
+    endpoint->on_moved(endpoint->arg, endpoint->home.region != NULL);
+}
+
 void ivc_suspend_tell(struct ivc_endpoint *endpoint)
 {
     ivc_store_relaxed(&endpoint->news, 0);
     (void)ivc_peers_each(endpoint, tell);
+    /* Relaxed: our own.  Set again: not all was said about peers, and we come once more. */
+    if (ivc_load_relaxed(&endpoint->news) == 0)
+        tell_moved(endpoint);
 }

@@ -56,7 +56,7 @@ static void say_that_we_lend(struct ivc_region *region)
     ivc_store_release(&ivc_region_slot(region, region->self.slot)->lends, 1);
 }
 
-int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
+int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_memory)
 {
     struct ivc_lent *lent = &region->lent;
     struct ivc_share piece;
@@ -78,9 +78,7 @@ int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
     if (r < 0)
         return r;
     say_that_we_lend(region);
-    do {
-        r = ivc_region_share(region, IVC_SLOT_ANY, size, &piece);
-    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region));
+    r = ivc_region_share(region, IVC_SLOT_ANY, size, &piece);
     if (r != 0)
         return r;
     place = place_of(lent, piece.memory);
@@ -90,6 +88,16 @@ int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
     lent->n++;
     *ret_memory = piece.memory;
     return 0;
+}
+
+int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
+{
+    int r;
+
+    do {
+        r = ivc_region_lend_now(region, size, ret_memory);
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region));
+    return r;
 }
 
 int ivc_region_take_back(struct ivc_region *region, const void *memory)

@@ -116,8 +116,7 @@ static int take_slot(struct ivc_region *region)
     return -ENOSPC;
 }
 
-/* Looks at every slot once, closely: the dead of our own kernel are found at once. */
-static void look_at_all(struct ivc_region *region)
+void ivc_region_look_at_members(struct ivc_region *region)
 {
     pthread_mutex_lock(&region->lock);
     for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
@@ -133,7 +132,7 @@ bool ivc_region_wait_for_memory(struct ivc_region *region)
         if (!ivc_region_memory_is_coming(region))
             return false;
         ivc_sleep_ms(IVC_HEARTBEAT_MS);
-        look_at_all(region);
+        ivc_region_look_at_members(region);
         if (ivc_blocks_free_count(&region->blocks) > before)
             return true;
     }
@@ -146,7 +145,7 @@ static int take_slot_patiently(struct ivc_region *region)
     uint64_t deadline = ivc_now_ms() + region->lease_ms + 2 * IVC_QUARANTINE_MS;
 
     do {
-        look_at_all(region);
+        ivc_region_look_at_members(region);
         if (take_slot(region) == 0)
             return 0;
         ivc_sleep_ms(IVC_HEARTBEAT_MS);
@@ -215,7 +214,7 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
     if (region->retired)
         return ivc_error_set(-EINVAL, "region %s: this process has let go of it; open it again",
                              region->name);
-    look_at_all(region);
+    ivc_region_look_at_members(region);
     r = take_slot(region);
     if (r < 0)
         r = take_slot_patiently(region);

@@ -176,6 +176,9 @@ bool ivc_region_memory_is_coming(const struct ivc_region *region);
 /* The same, and waits for as long as that takes when all goes well (at most a second): true when
  * memory came. */
 bool ivc_region_wait_for_memory(struct ivc_region *region);
+/* Looks at every member once, closely: the dead of our own kernel are found at once, and memory of
+ * those who are gone is freed when that is due. */
+void ivc_region_look_at_members(struct ivc_region *region);
 void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share);
 /* Memory of the member `slot` that it shared under `handle`.  -EBADMSG when that cannot be. */
 int ivc_region_map(struct ivc_region *region, uint32_t slot, uint64_t handle, uint64_t size,
@@ -203,6 +206,8 @@ int ivc_region_reach(struct ivc_region *region, uint32_t slot, uint64_t handle, 
  * IVC_E_NOREGION: retired.
  */
 int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory);
+/* The same without waiting. */
+int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_memory);
 /* Nobody may use it any more, here or elsewhere.  -EINVAL: it was not lent. */
 int ivc_region_take_back(struct ivc_region *region, const void *memory);
 /* Pieces that were lent and not taken back. */

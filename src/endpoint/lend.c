@@ -1,0 +1,56 @@
+/* Memory of the region for the application, whose guest may move: see endpoint.h. */
+#include "base/error.h"
+#include "base/util.h"
+#include "endpoint/internal.h"
+
+#include <errno.h>
+
+enum { LOOK_MS = 100, LONGEST_MS = 900 };      /* as ivc_region_wait_for_memory() */
+
+/* Once.  `ret_later`: there is none now, and some is coming. */
+static int lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory, bool *ret_later)
+{
+    struct ivc_region *region;
+    int r;
+
+    *ret_later = false;
+    ivc_endpoint_lock(endpoint);
+    region = endpoint->home.region;
+    r = region ? ivc_region_lend_now(region, size, ret_memory)
+        : ivc_error_set(IVC_E_NOREGION, "this process has left its region, because the host asked its "
+                        "guest to, and has not found another yet");
+    if (r == IVC_E_NOSPACE) {
+        *ret_later = ivc_region_memory_is_coming(region);
+        ivc_region_look_at_members(region);
+    }
+    ivc_endpoint_unlock(endpoint);
+    return r;
+}
+
+int ivc_endpoint_lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory)
+{
+    uint64_t deadline = ivc_now_ms() + LONGEST_MS;
+    bool later;
+    int r = lend(endpoint, size, ret_memory, &later);
+
+    /* The helper must find the gate open meanwhile. */
+    while (later && ivc_now_ms() < deadline) {
+        ivc_sleep_ms(LOOK_MS);
+        r = lend(endpoint, size, ret_memory, &later);
+    }
+    return r;
+}
+
+int ivc_endpoint_take_back(struct ivc_endpoint *endpoint, const void *memory)
+{
+    struct ivc_residence *residence;
+    int r = ivc_error_set(-EINVAL, "%p is not the beginning of memory that was lent", memory);
+
+    ivc_endpoint_lock(endpoint);
+    if (endpoint->home.region)
+        r = ivc_region_take_back(endpoint->home.region, memory);
+    for (residence = endpoint->left; residence && r != 0; residence = residence->earlier)
+        r = ivc_region_take_back(residence->region, memory);
+    ivc_endpoint_unlock(endpoint);
+    return r;
+}
