@@ -2,6 +2,7 @@
 #ifndef IVC_ENDPOINT_INTERNAL_H
 #define IVC_ENDPOINT_INTERNAL_H
 
+#include "base/crowd.h"
 #include "channel/channel.h"
 #include "channel/pool.h"
 #include "endpoint/backlog.h"
@@ -95,6 +96,7 @@ struct ivc_endpoint {
     const ivc_atomic_u64 *ready_summary;
     uint64_t turn;
     bool end_turn;                  /* a handler asked for it */
+    struct ivc_crowd crowd;
     struct ivc_peer *cooled[IVC_HOT_MAX];   /* those that were hot before the last sleep */
     uint32_t n_cooled;
     struct ivc_network *network;    /* NULL: none */

@@ -8,6 +8,8 @@
 #include "base/util.h"
 #include "endpoint/remote.h"
 
+#include <sched.h>
+
 static void cool(struct ivc_endpoint *endpoint, uint32_t i)
 {
     struct ivc_peer *peer = endpoint->hot[i];
@@ -363,12 +365,16 @@ void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
 
 int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
 {
+    bool give_way;
     int n;
 
     if (!enter(endpoint))
         return 0;
     n = poll_turn(endpoint);
+    give_way = ivc_crowd_turn(&endpoint->crowd, n > 0);
     leave(endpoint);
+    if (give_way)
+        sched_yield();
     return n;
 }
 

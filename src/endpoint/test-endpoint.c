@@ -11,6 +11,8 @@
 #include "network/network.h"
 #include "region/region.h"
 
+#include <sched.h>
+
 #if defined(__SANITIZE_ADDRESS__)
 /* libfabric 1.17 leaks a description for each endpoint and a few bytes for each connection. */
 const char *__lsan_default_suppressions(void);
@@ -26,6 +28,7 @@ struct node {
     struct ivc_endpoint *endpoint;
     unsigned packets, gones, arrivals;
     const char *last_reason;
+    struct ivc_peer *last_peer;
     struct ivc_packet last_packet;
     char packet_bytes[MAX];
 };
@@ -34,7 +37,7 @@ static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
 {
     struct node *node = arg;
 
-    (void)peer;
+    node->last_peer = peer;
     node->packets++;
     node->last_packet = *packet;
     memcpy(node->packet_bytes, packet->head, packet->head_len);
@@ -635,12 +638,66 @@ static void test_remote_selection(void)
     node_close(&a);
 }
 
+/* The answer of one and the next packet of the other: each can come only when the other runs. */
+enum { SHARED_ROUNDS = 20000 };
+
+static void await_packet(struct node *node, unsigned number)
+{
+    while (node->packets < number)
+        ivc_endpoint_progress(node->endpoint);
+}
+
+static void send_number(struct node *node, struct ivc_peer *peer, unsigned number)
+{
+    struct iovec iov = { &number, sizeof number };
+
+    CHECK_EQ(ivc_endpoint_send(node->endpoint, peer, 1, &iov, 1), 0);
+}
+
+static int run_beside(void *path)
+{
+    struct ivc_peer *peer;
+
+    node_open(&b, path, 2);
+    peer = connect_to(&b, &a);
+    for (unsigned i = 1; i <= SHARED_ROUNDS; i++) {
+        send_number(&b, peer, i);
+        await_packet(&b, i);
+    }
+    node_close(&b);
+    return 0;
+}
+
+/* Who waits gives way: at a few milliseconds for each of these packets it would take minutes. */
+static void test_shared_processor(void)
+{
+    const char *path = check_file(0, SIZE);
+    cpu_set_t all, one;
+    pid_t pid;
+
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &all))
+            CPU_SET(i, &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    node_open(&a, path, 1);
+    pid = check_fork(run_beside, (void *)path);
+    for (unsigned i = 1; i <= SHARED_ROUNDS; i++) {
+        await_packet(&a, i);
+        send_number(&a, a.last_peer, i);
+    }
+    check_join(pid);
+    node_close(&a);
+}
+
 static const struct check_case cases[] = {
     { "packets of every length", test_packets, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },
     { "an address of one that left", test_left, 0 },
     { "packets of one that left", test_farewell, 0 },
+    { "two that share a processor", test_shared_processor, 0 },
     { "network: packets and a farewell", test_remote_farewell, 0 },
     { "network: a sender that stops, and one that dies", test_remote_death, 0 },
     { "network: packets longer than a peer takes", test_remote_too_long, 0 },

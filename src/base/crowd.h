@@ -1,0 +1,37 @@
+/*
+ * Whether others want the processor on which somebody waits by looking again and again: more ranks
+ * than processors in a guest, a program that is just being started.  Then whoever finds nothing gives
+ * way, and what it waits for comes sooner.
+ *
+ * The kernel knows: it counts how often it gave the processor to somebody else although the thread
+ * could have gone on (getrusage(2), ru_nivcsw), which a sched_yield(2) that led to somebody counts for
+ * as well.  So it is seen without asking who else there is, and ends by itself when they are gone.
+ * A thread that is alone on its processor asks once in so many turns, and calls nothing else.
+ *
+ * One thread at a time.  Several that take turns see each other's counts change, and give way once
+ * too often.
+ */
+#ifndef IVC_BASE_CROWD_H
+#define IVC_BASE_CROWD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { IVC_CROWD_TURNS = 32 };      /* in vain, before anything is done: a microsecond or so */
+
+struct ivc_crowd {
+    uint32_t idle;              /* turns since something was found */
+    uint32_t yields;            /* yet to be made before the kernel is asked again */
+    long switches;              /* as the kernel counted them last */
+};
+
+bool ivc_crowd_waits(struct ivc_crowd *crowd);
+
+/* After each turn; true: call sched_yield(2), holding nothing. */
+static inline bool ivc_crowd_turn(struct ivc_crowd *crowd, bool found)
+{
+    crowd->idle = found ? 0 : crowd->idle + 1;
+    return crowd->idle > IVC_CROWD_TURNS && ivc_crowd_waits(crowd);
+}
+
+#endif
