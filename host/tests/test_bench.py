@@ -22,6 +22,7 @@ from ivc_host.bench import (
     hydra,
     lammps,
     memory,
+    moves,
     places,
     plot,
     processors,
@@ -166,11 +167,30 @@ def test_exit_code_never_takes_unmeasured_for_passed() -> None:
     passed = gate.Verdict(TARGETS[0], gate.PASSED, a_ratio(1.0))
     failed = gate.Verdict(TARGETS[0], gate.FAILED, a_ratio(9.0))
     missing = gate.Verdict(TARGETS[0], gate.UNMEASURED, reason="no guests")
-    assert gate.exit_code([passed]) == 0
-    assert gate.exit_code([passed, missing]) == 2
-    assert gate.exit_code([passed, missing, failed]) == 1
+    outcomes = [one.outcome for one in (passed, missing, failed)]
+    assert gate.exit_code(outcomes[:1]) == 0
+    assert gate.exit_code(outcomes[:2]) == 2
+    assert gate.exit_code(outcomes) == 1
     assert "no guests" in report.verdict_line(missing)
     assert report.verdict_line(failed).endswith("FAIL")
+
+
+def moved(test: str, p95_us: float, p99_us: float) -> dict[str, object]:
+    return {"test": test, "p50_us": 1.0, "p95_us": p95_us, "p99_us": p99_us, "max_us": p99_us,
+            "singles": 100}  # fmt: skip
+
+
+def test_limits_of_moves_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [moved("answers-idle", 5e3, 101e3), moved("answers-computing", 5e3, 99e3)]
+    lines += [moved("pause", 150e3, 300e3), moved("still", 60e3, 70e3)]
+    monkeypatch.setattr(moves, "measure", lambda *_: lines)
+    found = {one.limit.key: one for one in moves.judge(moves.LIMITS, (0, 1), 1)}
+    assert found["answers-idle"].outcome == gate.FAILED
+    assert found["answers-computing"].outcome == gate.PASSED
+    assert found["pause"].outcome == gate.PASSED and found["pause"].found_us == 90e3
+    assert found["arrival"].outcome == gate.UNMEASURED
+    assert moves.line(found["answers-idle"]).endswith("FAIL")
+    assert "without 60 ms" in moves.line(found["pause"])
 
 
 LAMMPS_OUTPUT = """\
@@ -330,6 +350,14 @@ def test_the_floor_is_measured() -> None:
     found = floor.measure(processors.choose(), 0.01)
     assert 0.001 < found.latency_us < 1000
     assert 1 < found.copy_us < 1e6
+
+
+def test_moves_are_measured() -> None:
+    built("bench_moves")
+    lines = moves.measure(moves.LIMITS, processors.choose(None), 2)
+    assert {line["test"] for line in lines} == {t for one in moves.LIMITS for t in one.tests()}
+    assert all(line["singles"] >= 2 and line["p99_us"] > 0 for line in lines)
+    assert not list(Path("/dev/shm").glob("ivc-bench-*"))
 
 
 @pytest.mark.parametrize("name", ["bench_floor", "bench_libivc"])

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from ..errors import UsageError
 from ..lab import lab as labs
-from . import floor, gate, machine, places, processors, report, summary, words
+from . import floor, gate, machine, moves, places, processors, report, summary, words
 from .compare import Session, Side
+from .moves import LIMITS
 from .places import PATHS, Guests, Host, Place
 from .progress import Steps
 from .targets import TARGETS
@@ -24,6 +25,9 @@ app = typer.Typer(no_args_is_help=True, help="Measure ivc and compare it with ot
 
 TESTS = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall")
 _LIBIVC = "libivc"
+#: What a round of the gate stands for where a guest moves to and fro.
+_MOVES_PER_ROUND = 15
+_KEYS = tuple(one.key for one in (*TARGETS, *LIMITS))
 _QUICK_SIZES = "0,8,64,1K,8K,64K,1M,4M"
 
 Cpus = Annotated[
@@ -134,7 +138,7 @@ def gate_command(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     only: Annotated[
         str | None,
-        typer.Option(help=f"Targets to measure: {', '.join(t.key for t in TARGETS)}."),
+        typer.Option(help=f"Targets to measure: {', '.join(_KEYS)}."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds per pair of sides.")] = 7,
     seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a sample.")] = 0.3,
@@ -143,25 +147,35 @@ def gate_command(
     quick: Annotated[bool, typer.Option("--quick", help="Three short rounds.")] = False,
 ) -> None:
     """Hold ivc against its targets. Exit code 1: one failed; 2: one could not be measured."""
-    keys = _choice(only, [t.key for t in TARGETS], "target") if only else [t.key for t in TARGETS]
+    keys = _choice(only, _KEYS, "target") if only else list(_KEYS)
     if quick:
         rounds, seconds = 3, min(seconds, 0.1)
     pair = processors.choose(cpus)
     verdicts = []
+    timed: list[moves.LimitVerdict] = []
+    limits = [one for one in LIMITS if one.key in keys]
     console = Console(highlight=False, soft_wrap=True)
     with ExitStack() as stack:  # takes guests down and the region away
-        judge = gate.Gate(pair, seconds, stack, stack.enter_context(Steps()), hypervisor)
+        steps = stack.enter_context(Steps())
+        judge = gate.Gate(pair, seconds, stack, steps, hypervisor)
         for targets in gate.groups([t for t in TARGETS if t.key in keys]):
             for verdict in judge.judge(targets, rounds):
                 verdicts.append(verdict)
                 if not json_output:
-                    console.print(report.verdict_line(verdict), style=report.style(verdict))
+                    console.print(report.verdict_line(verdict), style=report.style(verdict.outcome))
+        if limits:
+            steps.step(f"a guest moves to and fro, {rounds * _MOVES_PER_ROUND} times")
+            timed = moves.judge(limits, pair, rounds * _MOVES_PER_ROUND)
+        for one in timed:
+            if not json_output:
+                console.print(moves.line(one), style=report.style(one.outcome))
     if json_output:
         data = {
             "schema": "ivc-gate-1",
             "machine": machine.describe(),
             "targets": [verdict.as_dict() for verdict in verdicts],
+            "limits": [one.as_dict() for one in timed],
             "samples": [sample.as_dict() for sample in judge.session.samples],
         }
         print(json.dumps(data, indent=1))
-    raise typer.Exit(gate.exit_code(verdicts))
+    raise typer.Exit(gate.exit_code([one.outcome for one in (*verdicts, *timed)]))

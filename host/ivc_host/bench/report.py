@@ -84,7 +84,7 @@ def verdict_line(verdict: Verdict) -> str:
     )
 
 
-def style(verdict: Verdict) -> str:
+def style(outcome: str) -> str:
     return {gate.PASSED: "green", gate.FAILED: "bold red", gate.UNMEASURED: "yellow"}.get(
-        verdict.outcome, ""
+        outcome, ""
     )
