@@ -16,7 +16,9 @@ def time_text(us: float) -> str:
         return f"{us * 1000:.0f} ns"
     if us < 1000:
         return f"{us:.3g} us"
-    return f"{us / 1000:.3g} ms"
+    if us < 1e6:
+        return f"{us / 1000:.3g} ms"
+    return f"{us / 1e6:.3g} s"
 
 
 def rate_text(megabytes_s: float) -> str:
