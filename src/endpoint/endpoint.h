@@ -194,7 +194,8 @@ struct ivc_exposure {
 int ivc_endpoint_expose(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *memory,
                         size_t len, struct ivc_exposure *ret_exposure);
 void ivc_endpoint_unexpose(struct ivc_endpoint *endpoint, struct ivc_exposure *exposure);
-/* Called from progress: the bytes are in place, or IVC_E_GONE. */
+/* Called once, from progress: the bytes are in place, or IVC_E_GONE; or from ivc_endpoint_free(),
+ * IVC_E_GONE, when nothing of the endpoint may be used any more. */
 typedef void ivc_endpoint_pulled_fn(void *arg, int status);
 /* IVC_E_FULL: later; then, and when it is negative or IVC_E_GONE, `fn` is not called. */
 int ivc_endpoint_pull(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,

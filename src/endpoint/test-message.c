@@ -887,27 +887,30 @@ static void test_pull_unfinished(void)
     ivc_endpoint_free(b.endpoint);
 }
 
-/* The same over a network: without a region, on this machine's loopback. */
+/* Two without a region, on this machine's loopback. */
+static void open_on_network(void)
+{
+    struct ivc_endpoint_options options = {
+        .region = "none", .network = true, .on_packet = on_packet, .arg = &c,
+    };
+
+    setenv("FI_TCP_IFACE", "lo", 0);
+    if (ivc_endpoint_open(&options, &c.endpoint) != 0)
+        check_skip("no network: %s", ivc_error_text());
+    ivc_endpoint_free(c.endpoint);
+    c.endpoint = NULL;
+    node_open(&a, "none");
+    node_open(&b, "none");
+}
+
+/* The same over a network. */
 static void test_network(void)
 {
     enum { N = 120 };
     struct ivc_peer *there, *back;
     uint64_t state = 21;
 
-    setenv("FI_TCP_IFACE", "lo", 0);
-    {
-        struct ivc_endpoint_options options = {
-            .region = "none", .network = true, .on_packet = on_packet, .arg = &c,
-        };
-        int r = ivc_endpoint_open(&options, &c.endpoint);
-
-        if (r != 0)
-            check_skip("no network: %s", ivc_error_text());
-        ivc_endpoint_free(c.endpoint);
-        c.endpoint = NULL;
-    }
-    node_open(&a, "none");
-    node_open(&b, "none");
+    open_on_network();
     there = connect_to(&a, &b);
     back = connect_to(&b, &a);
     CHECK_EQ(ivc_peer_path(there), IVC_PATH_NETWORK);
@@ -934,6 +937,34 @@ static void test_network(void)
     CHECK_EQ(a.gone_dones + b.gone_dones + a.gone_sents + b.gone_sents, 0);
     CHECK_EQ(path.pulls > 0, ivc_endpoint_can_pull(a.endpoint, there));
     expect_rest();
+    close_all();
+}
+
+/* One that closes while the network still writes to its memory, which nobody frees but the last pull
+ * (AddressSanitizer looks for what is left). */
+static void test_network_unfinished(void)
+{
+    enum { N = 4 };
+    struct incoming *coming[N];
+    struct ivc_peer *there;
+
+    open_on_network();
+    there = connect_to(&a, &b);
+    if (!ivc_endpoint_can_pull(a.endpoint, there))
+        check_skip("this network cannot pull");
+    b.later = true;
+    for (unsigned i = 0; i < N; i++)
+        send_to(&a, there, &b, 8 << 20);
+    for (uint64_t end = ivc_now_ms() + 20000; b.n_waiting < N && ivc_now_ms() < end; turn())
+        continue;
+    CHECK_EQ(b.n_waiting, N);
+    memcpy(coming, b.waiting, sizeof coming);
+    while (b.n_waiting > 0)
+        accept_waiting(&b, 0, false);
+    CHECK(path.pulls > 0 && b.dones == 0);
+    node_close(&b);
+    for (unsigned i = 0; i < N; i++)
+        free_incoming(coming[i]);
     close_all();
 }
 
@@ -1214,6 +1245,7 @@ static const struct check_case cases[] = {
     { "pulls", test_pulls, 0 },
     { "pulls that do not end in time", test_pull_unfinished, 0 },
     { "over the network", test_network, 0 },
+    { "over the network, closed with pulls under way", test_network_unfinished, 0 },
     { "a partner dies half way", test_died, 0 },
     { "a partner dies before its offer is answered", test_died_later, 0 },
     { "a partner died while we did not look", test_died_long_ago, 0 },

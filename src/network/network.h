@@ -38,7 +38,8 @@ typedef void ivc_network_packet_fn(void *arg, const void *data, size_t len);
 /* Nothing more will be sent to or pulled from this route: every pull that was under way has been
  * called back.  `reason` is one line.  Called once, from progress. */
 typedef void ivc_network_down_fn(void *arg, struct ivc_route *route, const char *reason);
-/* The bytes are in place; 0, or IVC_E_GONE. */
+/* The bytes are in place: 0; or IVC_E_GONE.  Called once whatever ends the pull: from progress, or when
+ * the network is closed (IVC_E_GONE). */
 typedef void ivc_network_pulled_fn(void *arg, int status);
 
 struct ivc_network_options {

@@ -289,8 +289,8 @@ static void end(struct ivc_network *network, struct ivc_pull *pull)
         unlink_pull(pull->route, pull);
     ivc_network_unlock(network);
     free_pull(pull);
-    if (ended.fn && !network->draining)
-        ended.fn(ended.arg, ended.status);
+    if (ended.fn)
+        ended.fn(ended.arg, network->draining ? IVC_E_GONE : ended.status);
 }
 
 int ivc_pull_ended(struct ivc_network *network, struct ivc_part *part, int status)
@@ -366,7 +366,7 @@ void ivc_pulls_abandon(struct ivc_network *network, struct ivc_route *route)
         ivc_network_unlock(network);
         if (!pull)
             return;
-        if (fn && !network->draining)
+        if (fn)
             fn(arg, IVC_E_GONE);
     }
 }
@@ -375,13 +375,10 @@ void ivc_pulls_free(struct ivc_network *network)
 {
     struct ivc_pull *next;
 
+    for (struct ivc_route *route = network->routes; route; route = route->next)
+        ivc_pulls_abandon(network, route);
     for (struct ivc_pull *pull = network->abandoned; pull; pull = next) {
         next = pull->next;
         free_pull(pull);
     }
-    for (struct ivc_route *route = network->routes; route; route = route->next)
-        for (struct ivc_pull *pull = route->pulls; pull; pull = next) {
-            next = pull->next;
-            free_pull(pull);
-        }
 }
