@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import sys
 
 _CLONE_NEWNS = 0x00020000
@@ -75,9 +76,25 @@ def confine(state: str, memory_mb: int, region: str | None) -> str:
     return memory
 
 
+def _allow_open_files() -> None:
+    """As many as the host's kernel lets anybody have.
+
+    hostfs holds a file open for each that the guest has looked at and still remembers: a `find /`
+    in the guest would take all that a process is usually allowed.
+    """
+    with open("/proc/sys/fs/nr_open") as file:
+        most = int(file.read())
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (OSError, ValueError):
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> None:
     state, memory_mb, region, *program = sys.argv[1:]
     os.environ["TMPDIR"] = confine(state, int(memory_mb), None if region == "-" else region)
+    _allow_open_files()
     try:
         os.execvp(program[0], program)
     except OSError as error:
