@@ -1,17 +1,21 @@
 /*
  * The region's memory for an MPI program.
  *
- * The process becomes a member of the region when it first asks for memory: a member of its own,
- * beside the provider's, which recognises the memory by itself (src/region/locate.c).
+ * The process becomes a member of the region when it first asks for memory: a member of its own, an
+ * endpoint that has no peers, beside the provider's, which recognises the memory by itself
+ * (src/region/locate.c).  Its helper answers the host when the guest moves, after the provider's has:
+ * the memory stays where it is, private from then on, and more is taken from the region of the new
+ * host.
  *
- * Invariants.  The mapping stays until the process ends, because programs may touch what they should
- * have freed.  For the same reason a process that still has memory at its end does not leave: others
- * find it dead.  A quarter of the region stays free, so that messages have room.
+ * Invariants.  What a program has not given back stays mapped until the process ends.  A process that
+ * still has memory at its end does not leave: others find it dead.  A quarter of the region stays
+ * free, so that messages have room.
  */
 #include "internal.h"
 
 #include "base/error.h"
 #include "base/util.h"
+#include "endpoint/endpoint.h"
 #include "region/region.h"
 
 #include <inttypes.h>
@@ -22,12 +26,14 @@
 /* "ivc-mem" */
 #define GROUP 0x6d656d2d637669ull
 
+enum { LOOK_MS = 100, PATIENCE_MS = 1000 };    /* for memory of processes that have ended */
+
 static struct {
     pthread_mutex_t lock;
-    struct ivc_region *region;
+    struct ivc_endpoint *endpoint;
     pid_t owner;                /* a child of fork() has the mapping, but is no member */
     bool tried;
-    uint64_t pieces, bytes, refused;
+    uint64_t pieces, bytes, refused, given;
     char reason[512];           /* of the last refusal */
 } memory = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -39,42 +45,78 @@ static void *refuse(const char *reason)
     return NULL;
 }
 
-/* Once: a region that is not there at the first window is not there for the job. */
-static void open_region(void)
+/* Nobody sends to it; that it is told at all has its helper answer the host. */
+static void on_parted(void *arg, struct ivc_peer *peer)
 {
-    struct ivc_identity identity = { .magic_id = GROUP };
-    struct ivc_region_info info;
-    struct ivc_region *region;
+    (void)arg, (void)peer;
+}
+
+/* Once: a region that is not there at the first window is not there for the job. */
+static void open_endpoint(void)
+{
+    struct ivc_endpoint_options options = {
+        .magic_id = GROUP, .client_id = (uint32_t)getpid(), .threads = true,
+        .on_parted = on_parted,
+    };
 
     memory.tried = true;
     memory.owner = getpid();
-    identity.client_id = (uint32_t)memory.owner;
-    if (ivc_region_open(NULL, &region) != 0) {
+    if (ivc_endpoint_open(&options, &memory.endpoint) != 0) {
+        memory.endpoint = NULL;
         snprintf(memory.reason, sizeof memory.reason, "%s", ivc_error_text());
-        return;
     }
+}
+
+/* How a request stands: it can be tried, or never, or later (memory of ended processes is coming). */
+enum room { ROOM, NO_ROOM, ROOM_LATER };
+
+static enum room find_room(struct ivc_region *region, size_t size)
+{
+    uint64_t all = ivc_region_size(region), reserve = all / 4;
+    struct ivc_region_info info;
+
     ivc_region_info(region, &info);
-    if (!info.speed.cached)
+    if (!info.speed.cached) {
         snprintf(memory.reason, sizeof memory.reason, "region %s is mapped uncached, %.0f ns for each "
                  "load", info.name, info.speed.read_ns);
-    else if (ivc_region_join(region, &identity) != 0)
-        snprintf(memory.reason, sizeof memory.reason, "%s", ivc_error_text());
+        return NO_ROOM;
+    }
+    if (size <= all - reserve && info.free_bytes >= size + reserve)
+        return ROOM;
+    snprintf(memory.reason, sizeof memory.reason, "the region has no room for it beside the quarter "
+             "that is kept for messages");
+    if (size > all - reserve || !ivc_region_memory_is_coming(region))
+        return NO_ROOM;
+    ivc_region_look_at_members(region);
+    return ROOM_LATER;
+}
+
+/* The helper must be able to leave while we wait: so each look is one of its own. */
+static enum room look_for_room(size_t size)
+{
+    enum room room = NO_ROOM;
+    struct ivc_region *region;
+
+    ivc_endpoint_enter(memory.endpoint);
+    region = ivc_endpoint_region(memory.endpoint);
+    if (region)
+        room = find_room(region, size);
     else
-        memory.region = region;
-    if (!memory.region)
-        ivc_region_free(region);
+        snprintf(memory.reason, sizeof memory.reason, "this guest is between two hosts");
+    ivc_endpoint_leave(memory.endpoint);
+    return room;
 }
 
 static bool is_room(size_t size)
 {
-    uint64_t all = ivc_region_size(memory.region), reserve = all / 4;
+    uint64_t end = ivc_now_ms() + PATIENCE_MS;
+    enum room room = look_for_room(size);
 
-    if (size > all - reserve)
-        return false;
-    while (ivc_region_free_bytes(memory.region) < size + reserve)
-        if (!ivc_region_wait_for_memory(memory.region))
-            return false;
-    return true;
+    while (room == ROOM_LATER && ivc_now_ms() < end) {
+        ivc_sleep_ms(LOOK_MS);
+        room = look_for_room(size);
+    }
+    return room == ROOM;
 }
 
 static void *take(size_t size)
@@ -82,12 +124,12 @@ static void *take(size_t size)
     void *piece;
 
     if (!memory.tried)
-        open_region();
-    if (!memory.region || getpid() != memory.owner)
-        return refuse(memory.region ? "a child of fork()" : memory.reason);
+        open_endpoint();
+    if (!memory.endpoint || getpid() != memory.owner)
+        return refuse(memory.endpoint ? "a child of fork()" : memory.reason);
     if (!is_room(size))
-        return refuse("the region has no room for it beside the quarter that is kept for messages");
-    if (ivc_region_lend(memory.region, size, &piece) != 0)
+        return refuse(memory.reason);
+    if (ivc_endpoint_lend(memory.endpoint, size, &piece) != 0)
         return refuse(ivc_error_text());
     memory.pieces++;
     memory.bytes += size;
@@ -109,8 +151,9 @@ bool mpi_memory_put(void *piece)
     bool ours;
 
     pthread_mutex_lock(&memory.lock);
-    ours = memory.region && getpid() == memory.owner
-           && ivc_region_take_back(memory.region, piece) == 0;
+    ours = memory.endpoint && getpid() == memory.owner
+           && ivc_endpoint_take_back(memory.endpoint, piece) == 0;
+    memory.given += ours;
     pthread_mutex_unlock(&memory.lock);
     return ours;
 }
@@ -134,6 +177,6 @@ __attribute__((destructor)) static void leave(void)
     if (!memory.tried || getpid() != memory.owner)
         return;
     say();
-    if (memory.region && ivc_region_lent_pieces(memory.region) == 0)
-        ivc_region_leave(memory.region);
+    if (memory.given == memory.pieces)
+        ivc_endpoint_free(memory.endpoint);
 }

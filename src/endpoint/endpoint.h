@@ -75,7 +75,7 @@ struct ivc_endpoint_options {
      * region there is none, and one that cannot be opened is no error. */
     bool moves;
     const char *network_provider;   /* as IVC_NETWORK; NULL: the environment, then "tcp" */
-    ivc_endpoint_packet_fn *on_packet;
+    ivc_endpoint_packet_fn *on_packet;      /* NULL: it is for memory alone, and has no peers */
     ivc_endpoint_gone_fn *on_gone;          /* may be NULL */
     ivc_endpoint_arrival_fn *on_arrival;    /* may be NULL */
     ivc_endpoint_parted_fn *on_parted;      /* may be NULL */

@@ -101,7 +101,7 @@ static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residenc
                           pool_limit(residence->info.size));
     if (r == 0)
         r = reserve_rings(residence, endpoint->expected_peers);
-    if (r != 0)
+    if (r != 0 || !endpoint->on_packet)
         return r;
     /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */
     do {
