@@ -13,9 +13,16 @@
 
 enum { MIB = 1 << 20, NOBODY = 65534 };
 
+static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
+{
+    (void)arg, (void)peer, (void)packet;
+}
+
 static int try_open(const char *region)
 {
-    struct ivc_endpoint_options options = { .region = region, .magic_id = 1 };
+    struct ivc_endpoint_options options = {
+        .region = region, .magic_id = 1, .on_packet = on_packet,
+    };
     struct ivc_endpoint *endpoint = NULL;
     int r = ivc_endpoint_open(&options, &endpoint);
 
