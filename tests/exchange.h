@@ -159,7 +159,8 @@ static inline void exchange_on_sent(void *arg, int status)
 {
     struct exchange_sending *sending = arg;
 
-    CHECK_EQ(status, 0);
+    CHECK_THAT(status == 0, "to member %u: status %d; %s", ivc_peer_client_id(sending->to->peer),
+               status, ivc_error_text());
     sending->to->sent++;
     free(sending);
 }

@@ -73,6 +73,7 @@ enum room { ROOM, NO_ROOM, ROOM_LATER };
 static enum room find_room(struct ivc_region *region, size_t size)
 {
     uint64_t all = ivc_region_size(region), reserve = all / 4;
+    bool coming = ivc_region_memory_is_coming(region);
     struct ivc_region_info info;
 
     ivc_region_info(region, &info);
@@ -85,7 +86,7 @@ static enum room find_room(struct ivc_region *region, size_t size)
         return ROOM;
     snprintf(memory.reason, sizeof memory.reason, "the region has no room for it beside the quarter "
              "that is kept for messages");
-    if (size > all - reserve || !ivc_region_memory_is_coming(region))
+    if (size > all - reserve || !(coming || ivc_region_memory_is_coming(region)))
         return NO_ROOM;
     ivc_region_look_at_members(region);
     return ROOM_LATER;

@@ -11,16 +11,18 @@ enum { LOOK_MS = 100, LONGEST_MS = 900 };      /* as ivc_region_wait_for_memory(
 static int lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory, bool *ret_later)
 {
     struct ivc_region *region;
+    bool coming;
     int r;
 
     *ret_later = false;
     ivc_endpoint_lock(endpoint);
     region = endpoint->home.region;
+    coming = region && ivc_region_memory_is_coming(region);
     r = region ? ivc_region_lend_now(region, size, ret_memory)
         : ivc_error_set(IVC_E_NOREGION, "this process has left its region, because the host asked its "
                         "guest to, and has not found another yet");
     if (r == IVC_E_NOSPACE) {
-        *ret_later = ivc_region_memory_is_coming(region);
+        *ret_later = coming || ivc_region_memory_is_coming(region);
         ivc_region_look_at_members(region);
     }
     ivc_endpoint_unlock(endpoint);

@@ -286,10 +286,14 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
                              peer->member.host);
     r = ivc_region_is_scarce(home->region) ? IVC_E_NOSPACE
         : ivc_tx_open(home->region, &home->pool, &options, &peer->tx);
-    if (r == IVC_E_NOSPACE)
+    if (r == IVC_E_NOSPACE) {
+        bool coming = ivc_region_memory_is_coming(home->region);
+
         r = open_last_resort(endpoint, peer, &options);
-    if (r == IVC_E_NOSPACE && ivc_region_memory_is_coming(home->region))
-        r = IVC_E_FULL;
+        /* What was coming may have come since: later, then. */
+        if (r == IVC_E_NOSPACE && (coming || ivc_region_memory_is_coming(home->region)))
+            r = IVC_E_FULL;
+    }
     if (r != 0)
         return r;
     ivc_peer_set_state(endpoint, peer, IVC_PEER_ACTIVE, "the first packet through memory");

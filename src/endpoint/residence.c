@@ -49,10 +49,11 @@ static int reserve_rings(struct ivc_residence *residence, uint32_t n)
     if (!residence->reserve)
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
     while (residence->n_reserve < n) {
+        bool coming = ivc_region_memory_is_coming(residence->region);
         int r = ivc_region_share(residence->region, IVC_SLOT_ANY, IVC_RING_SIZE_LAST_RESORT,
                                  &residence->reserve[residence->n_reserve]);
 
-        if (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region))
+        if (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region, coming))
             continue;
         if (r != 0)
             return r;
@@ -91,6 +92,7 @@ static int make_tables(struct ivc_residence *residence)
 static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residence)
 {
     int r = join(endpoint, residence->region);
+    bool coming;
 
     if (r != 0)
         return r;
@@ -105,8 +107,9 @@ static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residenc
         return r;
     /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */
     do {
+        coming = ivc_region_memory_is_coming(residence->region);
         r = ivc_pool_grow(&residence->pool);
-    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region));
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region, coming));
     return r;
 }
 

@@ -3,6 +3,8 @@
 
 #include <errno.h>
 
+enum { RETRIES = 100 };
+
 /* Takes the run [first, first + count) or nothing.  On failure `ret_busy` is the block that is not
  * free. */
 static int take_run(struct ivc_blocks *blocks, uint32_t owner, uint64_t first, uint64_t count,
@@ -44,6 +46,9 @@ int ivc_blocks_take(struct ivc_blocks *blocks, uint32_t owner, uint64_t count, u
     r = search(blocks, owner, blocks->hint, blocks->n, count, ret_first);
     if (r < 0)
         r = search(blocks, owner, 0, blocks->hint, count, ret_first);
+    /* Others hold for a moment what they give back when it is not long enough for them. */
+    for (unsigned i = 0; r < 0 && count == 1 && i < RETRIES && ivc_blocks_free_count(blocks) > 0; i++)
+        r = search(blocks, owner, 0, blocks->n, count, ret_first);
     if (r == 0)
         blocks->hint = (*ret_first + count) % blocks->n;
     return r;

@@ -92,11 +92,13 @@ int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_mem
 
 int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
 {
+    bool coming;
     int r;
 
     do {
+        coming = ivc_region_memory_is_coming(region);
         r = ivc_region_lend_now(region, size, ret_memory);
-    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region));
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region, coming));
     return r;
 }
 

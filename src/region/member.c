@@ -124,13 +124,13 @@ void ivc_region_look_at_members(struct ivc_region *region)
     pthread_mutex_unlock(&region->lock);
 }
 
-bool ivc_region_wait_for_memory(struct ivc_region *region)
+bool ivc_region_wait_for_memory(struct ivc_region *region, bool was_coming)
 {
     uint64_t before = ivc_blocks_free_count(&region->blocks);
 
     for (unsigned waited = 0; waited < 3 * IVC_QUARANTINE_MS; waited += IVC_HEARTBEAT_MS) {
         if (!ivc_region_memory_is_coming(region))
-            return false;
+            return was_coming || waited > 0;    /* it has come */
         ivc_sleep_ms(IVC_HEARTBEAT_MS);
         ivc_region_look_at_members(region);
         if (ivc_blocks_free_count(&region->blocks) > before)
@@ -209,6 +209,7 @@ static bool must_stay_out(struct ivc_region *region)
 int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identity)
 {
     struct ivc_layout_member *entry;
+    bool coming;
     int r;
 
     if (region->retired)
@@ -229,9 +230,10 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
     fill_entry(region, identity);
     clear_inbox(region);
     do {
+        coming = ivc_region_memory_is_coming(region);
         r = ivc_region_share(region, IVC_SLOT_ANY, region->geometry.capacity
                              * sizeof(struct ivc_layout_link), &region->links);
-    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region));
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region, coming));
     if (r != 0)
         goto err_slot;
     ivc_store_relaxed(&entry->links, region->links.handle);     /* published with the state */

@@ -173,9 +173,10 @@ int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
                      struct ivc_share *ret_share);
 /* Whether a member that is gone still holds memory, to be freed when nobody reads it any more. */
 bool ivc_region_memory_is_coming(const struct ivc_region *region);
-/* The same, and waits for as long as that takes when all goes well (at most a second): true when
- * memory came. */
-bool ivc_region_wait_for_memory(struct ivc_region *region);
+/* After an attempt that found no memory: true, it is worth another one.  Waits for as long as freeing
+ * takes when all goes well, a second at most.  `was_coming` is the above from before the attempt: what
+ * came in between is not missed. */
+bool ivc_region_wait_for_memory(struct ivc_region *region, bool was_coming);
 /* Looks at every member once, closely: the dead of our own kernel are found at once, and memory of
  * those who are gone is freed when that is due. */
 void ivc_region_look_at_members(struct ivc_region *region);
