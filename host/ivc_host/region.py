@@ -168,7 +168,7 @@ def _refuse_living(memory: mmap.mmap, window: Window) -> None:
         raise RegionError(
             f"region {window.path}: in use by {len(members)} members, such as process {m.pid}"
             f" on {m.host}",
-            hint="end them, or use --force (they will fail)",
+            hint="end them, or use --force (their connections fail)",
         )
 
 
