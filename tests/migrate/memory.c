@@ -56,10 +56,14 @@ static void report(uint32_t phase)
     ivc_store_release(&board->phase, phase);
 }
 
+/* A member of the new region is seen a moment before its process uses that. */
 static uint8_t *take_filled(uint64_t seed)
 {
+    uint64_t end = ivc_now_ms() + ANSWER_MS;
     uint8_t *memory = mpi_memory_take(SIZE);
 
+    for (; !memory && ivc_now_ms() < end; memory = mpi_memory_take(SIZE))
+        ivc_sleep_ms(1);
     CHECK(memory != NULL);
     check_fill(memory, SIZE, seed);
     return memory;
@@ -126,6 +130,17 @@ static void await_members(const struct host *host, unsigned n)
     }
 }
 
+/* The program goes on storing. */
+static void await_stores(uint64_t before)
+{
+    uint64_t end = ivc_now_ms() + ANSWER_MS;
+
+    while (ivc_load_relaxed(&board->stores) == before) {
+        CHECK_THAT(ivc_now_ms() < end, "the program stores nothing any more");
+        ivc_sleep_ms(1);
+    }
+}
+
 static void move(bool gives_back)
 {
     char link[96];
@@ -145,7 +160,7 @@ static void move(bool gives_back)
     stores = ivc_load_relaxed(&board->stores);
     CHECK_EQ(guest_order(&guest), 0);
     await_members(&hosts[0], 0);
-    CHECK(ivc_load_relaxed(&board->stores) > stores);
+    await_stores(stores);
     guest_place(&guest, NULL);
     guest_withdraw(&guest);
     ivc_store_release(&board->next, 1);
