@@ -51,9 +51,6 @@ class Subject:
     def start(self, ranks: int, argv: Sequence[str], timeout: float) -> Job:
         words, env = self.mpi.command(self.way, self.environment, self.ground.guests, ranks)
         env = {**env, "MPI4PY_MPIABI": self.mpi.abi}
-        if ranks > len(self.ground.guests) and self.way == mpis.IVC:
-            # Ranks that share a processor pass it on in turn (see bench/places.py).
-            argv = ["chrt", "--rr", "1", *argv]
         job = self.ground.run([*words, *argv], env, timeout)
         settings = " ".join(f"{key}={value}" for key, value in env.items())
         self.log(

@@ -130,7 +130,8 @@ Every MPI in every place, real programs between user-mode Linux guests. Made by
 
 - *place*: {places}.
   A "host" is a region of shared memory; guests of two hosts have only a network between them. Four
-  ranks on two guests are two in each.
+  ranks on two guests are two in each. A guest has one processor, and everything in it is scheduled
+  round robin (performance.md, "More ranks than processors").
 - *here, without us*: the same MPI over libfabric's `tcp` (`mtl/ofi`: `tcp;ofi_rxm`, `btl/ofi`:
   `sockets`); over Open MPI's own TCP beside the plug-in. Its ranks are processes of this machine,
   and the MPI is told that they are on two hosts (`as-host.sh` stands for ssh and gives each its
