@@ -43,6 +43,8 @@ void ivc_btl_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet
         m->received.des_segment_count = 1;
     } else if (packet->tag == TAG_OB1_MATCH || packet->head_len < 40) {
         flatten(m, packet);
+        if (OPAL_UNLIKELY(!ivc_endpoint_body_is_whole(m->endpoint)))
+            return;     /* it comes again */
     } else {
         m->received_segments[0].seg_addr.pval = (void *) packet->head;
         m->received_segments[0].seg_len = packet->head_len;

@@ -6,6 +6,7 @@
  */
 #include "btl_ivc.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/copy.h"
@@ -73,7 +74,7 @@ static int post_in_buffer(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base
     rc = ivc_endpoint_send_buffer(e, endpoint->peer, tag, &buffer, total);
     if (rc != 0)
         ivc_endpoint_buffer_free(e, &buffer);
-    return rc;
+    return rc == -ESTALE ? IVC_E_FULL : rc;     /* all of it once more */
 }
 
 static inline int post(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base_tag_t tag,

@@ -208,6 +208,7 @@ static void free_peers(struct ivc_endpoint *endpoint)
             next = peer->next;
             free(peer->tx.records);
             ivc_backlog_free(&peer->unsent);
+            ivc_backlog_free(&peer->unsure);
             ivc_backlog_free(&peer->unread);
             free(peer);
         }

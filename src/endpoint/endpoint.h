@@ -24,8 +24,9 @@ struct ivc_endpoint;    /* this process in one region */
 struct ivc_peer;        /* one other process, as this endpoint sees it */
 
 /* What arrived.  `head` is private to us: no one can change it while it is looked at.  `body`
- * may lie in memory that the peer can still write: read each byte once, trust none.  The
- * packet's content is `head` followed by `body`; both are gone when the handler returns. */
+ * may lie in memory that the peer can still write: read each byte once, trust none; and in memory
+ * that is taken away meanwhile: ask ivc_endpoint_body_is_whole().  The packet's content is `head`
+ * followed by `body`; both are gone when the handler returns. */
 struct ivc_packet {
     uint8_t tag;
     uint32_t head_len;
@@ -41,6 +42,11 @@ typedef void ivc_endpoint_packet_fn(void *arg, struct ivc_peer *peer,
 /* Called once when a peer is gone; its packets have all been delivered.  `reason` is NULL when it
  * left in order, else says what happened ("its process died"). */
 typedef void ivc_endpoint_gone_fn(void *arg, struct ivc_peer *peer, const char *reason);
+
+/* In that handler, after it has read the body and before it acts upon it: whether the memory was there
+ * all the time.  False: forget what was read, the same packet comes once more, from wherever it is still
+ * to be had (or on_gone is called).  A handler that does not ask loses the peer instead. */
+bool ivc_endpoint_body_is_whole(struct ivc_endpoint *endpoint);
 
 /* Called when a process of our group makes itself known that we never connected to; the endpoint
  * has connected to it already.  May be NULL: then packets of such a process are not taken. */
@@ -167,7 +173,8 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
 /*
  * Memory that the peer can read in place.  Take a buffer of up to packet_max bytes, fill it (the
  * only copy on our side), send it: ivc_endpoint_send_buffer() takes it over on success and leaves
- * it with the caller on IVC_E_FULL.  A buffer not sent is given back with ivc_endpoint_buffer_free().
+ * it with the caller on IVC_E_FULL, and on -ESTALE: its memory was taken away, with what was in it; whoever
+ * can fill another one does.  A buffer not sent is given back with ivc_endpoint_buffer_free().
  */
 struct ivc_buffer {
     void *data;

@@ -259,6 +259,16 @@ static void look_for_region(struct ivc_helper *helper)
     open_gate(endpoint);
 }
 
+static bool is_loss_pending(struct ivc_endpoint *endpoint)
+{
+    bool pending;
+
+    close_gate(endpoint);
+    pending = ivc_lost_is_pending(endpoint);
+    open_gate(endpoint);
+    return pending;
+}
+
 static void look_round(struct ivc_helper *helper)
 {
     uint64_t now = ivc_now_ms();
@@ -266,7 +276,7 @@ static void look_round(struct ivc_helper *helper)
     if (helper->leaving || now < helper->look_round_at)
         return;
     helper->look_round_at = now + LOOK_ROUND_MS;
-    if (!helper->endpoint->home.region)
+    if (!helper->endpoint->home.region && !is_loss_pending(helper->endpoint))
         look_for_region(helper);
     if (!helper->endpoint->home.region)
         return;

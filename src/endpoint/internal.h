@@ -50,6 +50,8 @@ struct ivc_peer {
     bool emptied;                   /* without a network: its ring was read to the end */
     bool parted;                    /* ... and the attachment is over, which the adapter has not heard */
     struct ivc_loss loss;           /* lost.c: of the last attachment */
+    struct ivc_backlog unsure;      /* the packet after which the memory was found to be gone: */
+    uint64_t unsure_at;             /* ... its place in our ring, where it may have been read */
     bool met;                       /* memory led to it once */
 
     /* The network. */
@@ -84,7 +86,16 @@ struct ivc_residence {
     uint32_t n_receivers, round;
     uint32_t buffers_out;           /* chunks that the adapter holds */
     uint32_t number;                /* counts the residences of this endpoint */
+    bool lost;                      /* of `left`: its memory was taken away, with all that was in it */
     struct ivc_residence *earlier;  /* of `left`: not freed yet, because something is still held */
+};
+
+/* The body of the packet that is being delivered. */
+enum ivc_body {
+    IVC_BODY_PRIVATE,       /* none, or in memory of ours */
+    IVC_BODY_SHARED,        /* in the region; its handler has not asked about it */
+    IVC_BODY_WHOLE,         /* ... and was told that it has read what was sent */
+    IVC_BODY_TORN,          /* ... or that the memory was taken away */
 };
 
 struct ivc_endpoint {
@@ -135,6 +146,7 @@ struct ivc_endpoint {
     bool answers;                   /* does what orders ask for: somebody takes what becomes of peers */
 
     struct ivc_rx_packet packet;    /* the one being delivered */
+    enum ivc_body body;             /* its */
     char description[384];
     char warning[512];
     uint64_t only_region;           /* peers that did not begin there are refused; 0: nobody is */
@@ -270,6 +282,8 @@ void ivc_residence_close(struct ivc_residence *residence);
 void ivc_residences_free(struct ivc_endpoint *endpoint);
 /* A chunk of a former home came back. */
 void ivc_residence_put(struct ivc_endpoint *endpoint, uint32_t number);
+/* What was written there is no more. */
+bool ivc_residence_is_lost(const struct ivc_endpoint *endpoint, uint32_t number);
 
 /* suspend.c: the helper, with the gate closed. */
 /* We stop: nothing is written to it or read from it through memory any more. */

@@ -4,8 +4,10 @@
  *
  * Then nobody can say by memory how far it has read; it is said by network.  Each side tells the other
  * once (WIRE_LOST): who still has the memory reads the other's ring to its end before it does.  What
- * the other has not read is sent by network, by whoever still has his own ring; where nobody can, the
- * connection ends, and the reason says how many packets were lost.
+ * the other has not read is sent by network, by whoever still has his own ring.  Who has not has only the
+ * last packet, the one after which he found the memory gone.  Each tells the other from which packet on he
+ * can send again, so both know when some are lost: then the connection ends on both sides, and the reason
+ * says how many.
  */
 #ifndef IVC_ENDPOINT_LOST_H
 #define IVC_ENDPOINT_LOST_H
@@ -24,7 +26,9 @@ struct ivc_loss {
     bool said, heard;
     uint32_t own_slot, own_generation, slot, generation;    /* the attachment's name */
     uint64_t read, written;     /* packets: by us of its ring, by us into ours */
+    uint64_t kept_from;         /* of ours: from here on we can send again what it has not read */
     uint64_t peer_read;         /* what it has read of ours, when `heard` */
+    uint64_t peer_kept_from;    /* ... and from where on it can send again */
 };
 
 /* The helper, with the gate closed: our region is gone, or we are taken for dead. */
@@ -35,6 +39,11 @@ bool ivc_lost_suspect(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Under `polling`: what the peer says. */
 void ivc_lost_hear(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *content,
                    size_t len);
+/* We stop, in order: how far we are, in case the peer loses the memory before it sees that. */
+void ivc_lost_note(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Some peer has not been told yet, or has not answered: until then we are no member of a region again,
+ * because what we wrote is read where we were. */
+bool ivc_lost_is_pending(struct ivc_endpoint *endpoint);
 /* Under `polling`: the next step, if there is one to do. */
 void ivc_lost_step(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 

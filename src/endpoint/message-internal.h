@@ -92,6 +92,7 @@ struct ivc_box {
     bool in_train;                  /* MORE belongs to it: */
     struct ivc_message train;
     struct ivc_landing train_landing;
+    bool torn;                      /* its first packet (or a MESSAGE) was torn, and comes again */
 };
 
 struct ivc_mailbox {
@@ -104,6 +105,7 @@ struct ivc_mailbox {
     struct ivc_link orphans;        /* arrivals whose peer went in the middle of a pull */
     struct ivc_ids outgoing_ids, arrival_ids;
     uint32_t turn;
+    uint32_t n_torn;                /* boxes that are */
     bool pushing;   /* somebody is, or is in on_sent: sends only queue, so that they do not nest */
 };
 
@@ -132,6 +134,11 @@ void ivc_outgoing_free(struct ivc_box *box);
 /* message-receive.c */
 void ivc_train_start(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                      const struct ivc_packet *packet);
+/* A MESSAGE whose packet was torn after on_start: it waits for that to come again. */
+void ivc_train_keep_torn(struct ivc_mailbox *mailbox, const struct ivc_message *message);
+/* The packet is one that was torn; it has landed now. */
+bool ivc_train_again(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
+                     const struct ivc_packet *packet);
 void ivc_train_more(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                     const struct ivc_packet *packet);
 void ivc_arrival_start(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
@@ -152,13 +159,14 @@ static inline size_t ivc_packet_len(const struct ivc_packet *packet)
 /* Copies what lies at [at, at + n) of a packet: false when it is not that long. */
 bool ivc_packet_read(const struct ivc_packet *packet, size_t at, void *to, size_t n);
 /* The adapter's header that starts at `at`: where it lies in private memory (`own`, when not in the
- * packet's head already); NULL when there is none. */
-const uint8_t *ivc_packet_header(const struct ivc_packet *packet, size_t at,
-                                 uint8_t own[IVC_MESSAGE_HEADER_MAX]);
+ * packet's head already); NULL when there is none, or it was torn. */
+const uint8_t *ivc_packet_header(struct ivc_mailbox *mailbox, const struct ivc_packet *packet,
+                                 size_t at, uint8_t own[IVC_MESSAGE_HEADER_MAX]);
 /* Shortens on_start's memory to the payload: returns how many bytes may be written. */
 size_t ivc_message_trim(struct ivc_message *message);
-/* Puts the packet's bytes behind the first `skip` where the message lies next. */
-void ivc_message_land(const struct ivc_message *message, struct ivc_landing *landing,
-                      const struct ivc_packet *packet, size_t skip);
+/* Puts the packet's bytes from `skip` on where the message goes.  False: they were torn, and nothing has
+ * landed. */
+bool ivc_message_land(struct ivc_mailbox *mailbox, const struct ivc_message *message,
+                      struct ivc_landing *landing, const struct ivc_packet *packet, size_t skip);
 
 #endif

@@ -41,20 +41,30 @@ static struct ivc_message message_of(struct ivc_peer *peer, const uint8_t *heade
     };
 }
 
+static void set_torn(struct ivc_box *box, bool torn)
+{
+    box->mailbox->n_torn += (uint32_t)torn - (uint32_t)box->torn;
+    box->torn = torn;
+}
+
 static void end_train(struct ivc_box *box, int status)
 {
     struct ivc_mailbox *mailbox = box->mailbox;
     struct ivc_message message = box->train;
 
     box->in_train = false;
+    set_torn(box, false);
     mailbox->on_done(mailbox->arg, &message, status);
 }
 
-static void land_train(struct ivc_box *box, const struct ivc_packet *packet, size_t skip)
+/* False: the packet was torn. */
+static bool land_train(struct ivc_box *box, const struct ivc_packet *packet, size_t skip)
 {
-    ivc_message_land(&box->train, &box->train_landing, packet, skip);
+    if (!ivc_message_land(box->mailbox, &box->train, &box->train_landing, packet, skip))
+        return false;
     if (box->train_landing.left == 0)
         end_train(box, 0);
+    return true;
 }
 
 static void start_train(struct ivc_box *box, const uint8_t *header, size_t len)
@@ -72,7 +82,7 @@ void ivc_train_start(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                      const struct ivc_packet *packet)
 {
     uint8_t own[IVC_MESSAGE_HEADER_MAX];
-    const uint8_t *header = ivc_packet_header(packet, sizeof(uint64_t), own);
+    const uint8_t *header = ivc_packet_header(mailbox, packet, sizeof(uint64_t), own);
     struct ivc_box *box;
     uint64_t len;
 
@@ -85,9 +95,51 @@ void ivc_train_start(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
         size_t skip = sizeof len + *header;
 
         start_train(box, header, len);
-        land_train(box, packet, skip);
+        if (!land_train(box, packet, skip))
+            set_torn(box, true);
     }
     ivc_box_release(box);
+}
+
+void ivc_train_keep_torn(struct ivc_mailbox *mailbox, const struct ivc_message *message)
+{
+    struct ivc_box *box = ivc_box_hold(mailbox, message->peer);
+
+    if (!box) {     /* out of memory: nothing to remember it by */
+        mailbox->on_done(mailbox->arg, (struct ivc_message *)message, IVC_E_GONE);
+        return;
+    }
+    if (box->in_train)
+        end_train(box, IVC_E_GONE);     /* no peer of ours starts another within a train */
+    box->train = *message;
+    box->train.header = NULL;
+    box->train_landing = (struct ivc_landing){
+        .room = ivc_message_trim(&box->train), .left = message->len,
+    };
+    box->in_train = true;
+    set_torn(box, true);
+    ivc_box_release(box);
+}
+
+bool ivc_train_again(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
+                     const struct ivc_packet *packet)
+{
+    size_t at = packet->tag == TAG_TRAIN ? sizeof(uint64_t) : 0;
+    uint8_t own[IVC_MESSAGE_HEADER_MAX];
+    struct ivc_box *box = ivc_peer_mailbox(peer);
+    const uint8_t *header;
+
+    if (!box || !box->torn || (packet->tag != TAG_TRAIN && packet->tag != TAG_MESSAGE))
+        return false;
+    header = ivc_packet_header(mailbox, packet, at, own);
+    if (!header)
+        return true;
+    box->holds++;
+    set_torn(box, false);
+    if (!land_train(box, packet, at + *header))
+        set_torn(box, true);
+    ivc_box_release(box);
+    return true;
 }
 
 void ivc_train_more(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
@@ -291,13 +343,16 @@ void ivc_arrival_start(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
     bool exposed = packet->tag == TAG_EXPOSED;
     size_t skip = sizeof(struct ivc_offer) + (exposed ? sizeof(struct ivc_place) : 0);
     uint8_t own[IVC_MESSAGE_HEADER_MAX];
-    const uint8_t *header = ivc_packet_header(packet, skip, own);
+    const uint8_t *header;
     struct ivc_offer offer;
     struct ivc_place place;
     struct ivc_box *box;
 
-    if (!header || !ivc_packet_read(packet, 0, &offer, sizeof offer) || offer.len > PTRDIFF_MAX
+    if (!ivc_packet_read(packet, 0, &offer, sizeof offer) || offer.len > PTRDIFF_MAX
         || (exposed && !ivc_packet_read(packet, sizeof offer, &place, sizeof place)))
+        return;
+    header = ivc_packet_header(mailbox, packet, skip, own);     /* the last: it may be torn */
+    if (!header)
         return;
     box = ivc_box_hold(mailbox, peer);
     if (!box)
@@ -317,12 +372,13 @@ void ivc_mailbox_accept(struct ivc_mailbox *mailbox, struct ivc_arrival *offer,
     fetch(offer);
 }
 
-static void land_data(struct ivc_box *box, const struct ivc_packet *packet, size_t skip)
+static void land_data(struct ivc_box *box, struct ivc_arrival *arrival,
+                      const struct ivc_packet *packet, size_t skip)
 {
-    struct ivc_arrival *arrival = box->incoming;
-
+    if (!ivc_message_land(box->mailbox, &arrival->message, &arrival->landing, packet, skip))
+        return;     /* the packet was torn, and comes again */
+    box->incoming = arrival;
     box->holds++;
-    ivc_message_land(&arrival->message, &arrival->landing, packet, skip);
     if (arrival->landing.left == 0)
         end_arrival(arrival, 0);
     ivc_box_release(box);
@@ -340,8 +396,7 @@ void ivc_arrival_data(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
     if (!arrival || arrival->message.peer != peer || arrival->state != ARRIVAL_ASKED
         || arrival->box->incoming)
         return;     /* not asked for, or in the middle of another */
-    arrival->box->incoming = arrival;
-    land_data(arrival->box, packet, sizeof id);
+    land_data(arrival->box, arrival, packet, sizeof id);
 }
 
 void ivc_arrival_more(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
@@ -351,7 +406,7 @@ void ivc_arrival_more(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
 
     (void)mailbox;
     if (box && box->incoming)
-        land_data(box, packet, 0);
+        land_data(box, box->incoming, packet, 0);
 }
 
 static void arrival_gone(struct ivc_arrival *arrival)

@@ -113,7 +113,7 @@ static int send_part(struct ivc_outgoing *out, uint8_t tag, const void *before, 
         out->cursor = cursor;
         out->left = left;
     }
-    return r;
+    return r == -ESTALE ? IVC_E_FULL : r;
 }
 
 static int send_whole(struct ivc_outgoing *out)

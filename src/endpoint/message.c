@@ -150,7 +150,7 @@ int send_by_buffer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t t
     r = ivc_endpoint_send_buffer(mailbox->endpoint, peer, tag, &buffer, len);
     if (r != 0)
         ivc_endpoint_buffer_free(mailbox->endpoint, &buffer);
-    return r;
+    return r == -ESTALE ? IVC_E_FULL : r;       /* all of it once more */
 }
 
 inline int ivc_mailbox_send_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t tag,
@@ -210,8 +210,8 @@ bool ivc_packet_read(const struct ivc_packet *packet, size_t at, void *to, size_
     return true;
 }
 
-const uint8_t *ivc_packet_header(const struct ivc_packet *packet, size_t at,
-                                 uint8_t own[IVC_MESSAGE_HEADER_MAX])
+const uint8_t *ivc_packet_header(struct ivc_mailbox *mailbox, const struct ivc_packet *packet,
+                                 size_t at, uint8_t own[IVC_MESSAGE_HEADER_MAX])
 {
     const uint8_t *header = (const uint8_t *)packet->head + at;
     size_t len = ivc_packet_len(packet), most;
@@ -221,6 +221,8 @@ const uint8_t *ivc_packet_header(const struct ivc_packet *packet, size_t at,
     most = IVC_MIN(len - at, IVC_MESSAGE_HEADER_MAX);
     if (at >= packet->head_len || at + *header > packet->head_len) {
         ivc_packet_read(packet, at, own, most);
+        if (!ivc_endpoint_body_is_whole(mailbox->endpoint))
+            return NULL;
         header = own;
     }
     return *header > 0 && *header <= most ? header : NULL;
@@ -258,29 +260,36 @@ static void scatter(const struct ivc_message *message, struct ivc_landing *landi
     }
 }
 
-void ivc_message_land(const struct ivc_message *message, struct ivc_landing *landing,
-                      const struct ivc_packet *packet, size_t skip)
+bool ivc_message_land(struct ivc_mailbox *mailbox, const struct ivc_message *message,
+                      struct ivc_landing *landing, const struct ivc_packet *packet, size_t skip)
 {
+    const struct ivc_landing before = *landing;
     size_t of_head = IVC_MIN(skip, packet->head_len), of_body = skip - of_head;
 
     scatter(message, landing, (const char *)packet->head + of_head, packet->head_len - of_head);
     if (packet->body_len > of_body)
         scatter(message, landing, (const char *)packet->body + of_body, packet->body_len - of_body);
     landing->left -= IVC_MIN(landing->left, ivc_packet_len(packet) - skip);
+    if (ivc_endpoint_body_is_whole(mailbox->endpoint))
+        return true;
+    *landing = before;
+    return false;
 }
 
-static __attribute__((noinline)) void land_whole(struct ivc_message *message)
+static __attribute__((noinline))
+bool land_whole(struct ivc_mailbox *mailbox, struct ivc_message *message,
+                const struct ivc_packet *packet, size_t skip)
 {
     struct ivc_landing landing = { .room = ivc_message_trim(message), .left = message->len };
 
-    ivc_message_land(message, &landing, message->packet, message->packet_skip);
+    return ivc_message_land(mailbox, message, &landing, packet, skip);
 }
 
 static inline void receive_whole(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                                  const struct ivc_packet *packet)
 {
     uint8_t own[IVC_MESSAGE_HEADER_MAX];
-    const uint8_t *header = ivc_packet_header(packet, 0, own);
+    const uint8_t *header = ivc_packet_header(mailbox, packet, 0, own);
     struct ivc_message message;     /* not set as a whole: iov is long and mostly unused */
 
     if (__builtin_expect(!header, 0))
@@ -289,24 +298,26 @@ static inline void receive_whole(struct ivc_mailbox *mailbox, struct ivc_peer *p
     message.header = header;
     message.header_len = *header;
     message.len = ivc_packet_len(packet) - *header;
-    message.packet = packet;
-    message.packet_skip = *header;
     message.offer = NULL;
     message.n_iov = 0;
     message.later = false;
     message.arg = NULL;
     mailbox->on_start(mailbox->arg, &message);
-    if (message.n_iov == 1 && packet->body_len == 0)
-        ivc_copy_short(message.iov[0].iov_base, (const char *)packet->head + message.packet_skip,
+    if (message.n_iov == 1 && packet->body_len == 0) {
+        ivc_copy_short(message.iov[0].iov_base, (const char *)packet->head + message.header_len,
                        IVC_MIN(message.len, message.iov[0].iov_len));
-    else if (message.n_iov > 0)
-        land_whole(&message);
+    } else if (message.n_iov > 0 && !land_whole(mailbox, &message, packet, message.header_len)) {
+        ivc_train_keep_torn(mailbox, &message);
+        return;
+    }
     mailbox->on_done(mailbox->arg, &message, 0);
 }
 
 void ivc_mailbox_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                         const struct ivc_packet *packet)
 {
+    if (__builtin_expect(mailbox->n_torn > 0, 0) && ivc_train_again(mailbox, peer, packet))
+        return;
     if (__builtin_expect(packet->tag == TAG_MESSAGE, 1)) {
         receive_whole(mailbox, peer, packet);
         return;

@@ -38,10 +38,6 @@ struct ivc_message {
     const void *header;         /* private copy, gone when the handler returns */
     uint32_t header_len;
     size_t len;                 /* of the payload */
-    /* A whole message: all of it, to be looked at in place (each byte once: the sender may still
-     * change those of `body`).  NULL and 0 for others. */
-    const struct ivc_packet *packet;
-    uint32_t packet_skip;       /* bytes of the packet before the payload */
     struct ivc_arrival *offer;  /* the message is an offer: may be left for later, see below */
     /* Set by on_start; n_iov 0: the payload is dropped. */
     struct iovec iov[IVC_MESSAGE_IOV_MAX];
@@ -52,7 +48,7 @@ struct ivc_message {
 
 typedef void ivc_message_start_fn(void *arg, struct ivc_message *message);
 /* All bytes (or as many as there was room for) are in place: status 0; or IVC_E_GONE half way.
- * Called once per message that started, right after on_start when it was whole; for an offer that
+ * Called once per message that started, as a rule right after on_start when it was one packet; for an offer that
  * was left for later and whose sender went, with message->arg as on_start set it. */
 typedef void ivc_message_done_fn(void *arg, struct ivc_message *message, int status);
 /* The sender's buffer may be used again; status 0 or IVC_E_GONE. */

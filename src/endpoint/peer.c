@@ -329,6 +329,7 @@ static void forget_unsent(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     endpoint->n_unsent -= peer->unsent.packets > 0;
     ivc_backlog_free(&peer->unsent);
+    ivc_backlog_free(&peer->unsure);
 }
 
 void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)

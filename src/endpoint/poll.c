@@ -101,9 +101,34 @@ static inline void deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         .body = from->body,
     };
 
-    peer->stats.received_packets++;
-    peer->stats.received_bytes += (uint64_t)packet.head_len + packet.body_len;
+    endpoint->body = packet.body_len > 0 ? IVC_BODY_SHARED : IVC_BODY_PRIVATE;
     endpoint->on_packet(endpoint->arg, peer, &packet);
+}
+
+bool ivc_endpoint_body_is_whole(struct ivc_endpoint *endpoint)
+{
+    if (endpoint->body != IVC_BODY_PRIVATE)
+        endpoint->body = ivc_region_is_intact(endpoint->home.region) ? IVC_BODY_WHOLE
+            : IVC_BODY_TORN;
+    return endpoint->body != IVC_BODY_TORN;
+}
+
+/* Whether the packet that was delivered has been received; if not, it is still the next one. */
+static bool was_taken(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    enum ivc_body body = endpoint->body;
+
+    endpoint->body = IVC_BODY_PRIVATE;      /* what comes otherwise is in memory of ours */
+    if (body == IVC_BODY_TORN)
+        return false;
+    if (body == IVC_BODY_SHARED && !ivc_region_is_intact(endpoint->home.region)) {
+        ivc_peer_end(endpoint, peer, "the shared memory was taken away while a packet was read: "
+                     "what came of it cannot be relied on, and was lost");
+        return false;
+    }
+    peer->stats.received_packets++;
+    peer->stats.received_bytes += (uint64_t)endpoint->packet.head_len + endpoint->packet.body_len;
+    return true;
 }
 
 /* What was read is no nonsense of a peer's: there is no memory behind it any more.  The helper, if there
@@ -123,11 +148,8 @@ static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         if (!ivc_region_is_intact(endpoint->home.region))
             return n;       /* zeroes of a window that was taken away: no packet */
         deliver(endpoint, peer);
-        if (endpoint->packet.body_len > 0 && !ivc_region_is_intact(endpoint->home.region)) {
-            ivc_peer_end(endpoint, peer, "the shared memory was taken away while a packet was read: "
-                         "what came of it cannot be relied on, and was lost");
+        if (!was_taken(endpoint, peer))
             return n + 1;
-        }
         ivc_rx_advance(&peer->rx);
         n++;
     }

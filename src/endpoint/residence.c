@@ -235,6 +235,7 @@ int ivc_residence_move_out(struct ivc_endpoint *endpoint)
         return r;
     }
     *left = endpoint->home;
+    left->lost = ivc_region_is_lost(left->region);
     free_tables(left);
     left->earlier = endpoint->left;
     endpoint->left = left;
@@ -248,11 +249,28 @@ int ivc_residence_move_out(struct ivc_endpoint *endpoint)
     return 0;
 }
 
+static struct ivc_residence *find_left(const struct ivc_endpoint *endpoint, uint32_t number)
+{
+    struct ivc_residence *residence = endpoint->left;
+
+    while (residence && residence->number != number)
+        residence = residence->earlier;
+    return residence;
+}
+
 void ivc_residence_put(struct ivc_endpoint *endpoint, uint32_t number)
 {
-    for (struct ivc_residence *residence = endpoint->left; residence; residence = residence->earlier)
-        if (residence->number == number)
-            residence->buffers_out--;
+    struct ivc_residence *residence = find_left(endpoint, number);
+
+    if (residence)
+        residence->buffers_out--;
+}
+
+bool ivc_residence_is_lost(const struct ivc_endpoint *endpoint, uint32_t number)
+{
+    const struct ivc_residence *residence = find_left(endpoint, number);
+
+    return residence && residence->lost;
 }
 
 void ivc_residence_give_back(struct ivc_residence *residence)

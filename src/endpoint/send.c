@@ -83,14 +83,42 @@ static int find_path(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool 
     }
 }
 
+/* The memory was taken away: nothing is stored there any more.  The helper does what is to be done. */
+static __attribute__((noinline)) void stop_sending(struct ivc_endpoint *endpoint,
+                                                   struct ivc_peer *peer)
+{
+    if (endpoint->helper && ivc_peer_state(peer) == IVC_PEER_ACTIVE)
+        ivc_peer_set_state(endpoint, peer, IVC_PEER_SUSPENDING, "the shared memory was taken away");
+}
+
+/* ... at some moment since the ring's tail was `at`: the packet may have arrived or not. */
+static __attribute__((noinline))
+void keep_unsure(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t at, uint8_t tag,
+                 const struct iovec *iov, unsigned n_iov)
+{
+    /* When it cannot be kept, it is counted as lost (lost.c). */
+    if (endpoint->helper && ivc_backlog_add(&peer->unsure, tag, iov, n_iov) == 0)
+        peer->unsure_at = at;
+    stop_sending(endpoint, peer);
+}
+
 /* Through the ring, which exists. */
 static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
                                       uint8_t tag, const struct iovec *iov, unsigned n_iov,
                                       size_t len)
 {
-    return __builtin_expect(len <= ivc_tx_eager_max(&peer->tx), 1)
+    uint64_t at = peer->tx.tail;
+    int r = __builtin_expect(len <= ivc_tx_eager_max(&peer->tx), 1)
         ? ivc_tx_send(&peer->tx, tag, iov, n_iov, len)
         : send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
+
+    /* For the compiler: the header is looked at after the packet was stored.  The processor may look
+     * earlier, but a store that has been executed before a page is taken away reaches that page: who
+     * takes it away waits until all processors have done with the old translation. */
+    atomic_signal_fence(memory_order_seq_cst);
+    if (!ivc_region_is_intact(endpoint->home.region) && r == 0)
+        keep_unsure(endpoint, peer, at, tag, iov, n_iov);
+    return r;
 }
 
 /* A packet of any length, by whatever path leads there now. */
@@ -187,15 +215,40 @@ static void take_back(struct ivc_endpoint *endpoint, const struct ivc_buffer *bu
     }
 }
 
+static int content_is_lost(const struct ivc_peer *peer)
+{
+    return ivc_error_set(-ESTALE, "a packet to client %u on %s was lost with the shared memory in which "
+                         "it was written, and which was taken away without asking",
+                         peer->member.client_id, peer->member.host);
+}
+
 /* The path is another than when the buffer was taken: its content is copied. */
 static int send_copy(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                      const struct ivc_buffer *buffer, size_t len)
 {
     struct iovec iov = { buffer->data, len };
-    int r = send_somehow(endpoint, peer, tag, &iov, 1, len);
+    int r = !buffer->network && ivc_residence_is_lost(endpoint, buffer->residence)
+        ? content_is_lost(peer) : send_somehow(endpoint, peer, tag, &iov, 1, len);
 
     if (r == 0)
         take_back(endpoint, buffer);
+    return r;
+}
+
+/* Its content lies in the region of today. */
+static int send_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                      uint32_t chunk, size_t len)
+{
+    int r;
+
+    if (!ivc_region_is_intact(endpoint->home.region)) {
+        stop_sending(endpoint, peer);
+        return content_is_lost(peer);
+    }
+    r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
+    atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
+    if (!ivc_region_is_intact(endpoint->home.region))
+        stop_sending(endpoint, peer);
     return r;
 }
 
@@ -215,7 +268,7 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
     } else {
         if (r == 0)
-            r = ivc_tx_send_chunk(&peer->tx, tag, buffer->chunk, len);
+            r = send_chunk(endpoint, peer, tag, buffer->chunk, len);
         endpoint->home.buffers_out -= r == 0;
         count(peer, r, len);
     }

@@ -28,6 +28,7 @@ void ivc_peer_suspend(struct ivc_endpoint *endpoint, struct ivc_peer *peer, cons
     ivc_poll_turn_away(endpoint, peer);
     if (peer->rx_open)
         ivc_rx_publish(&peer->rx);
+    ivc_lost_note(endpoint, peer);
     ivc_peer_set_state(endpoint, peer, IVC_PEER_SUSPENDING, reason);
     ivc_link_suspend(region, peer->member.slot);
 }
@@ -52,6 +53,10 @@ int ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, ui
     bool had_unsent = peer->unsent.packets > 0;
     int r = peer->tx.slots ? ivc_tx_unread(&peer->tx, head, keep_unsent, peer) : 0;
 
+    if (peer->tx.slots && !ivc_region_is_intact(endpoint->home.region)) {
+        ivc_backlog_free(&peer->unsent);    /* was empty: a ring is made when all of it is gone */
+        return IVC_E_FULL;
+    }
     endpoint->n_unsent += !had_unsent && peer->unsent.packets > 0;
     ivc_poll_forget(endpoint, peer);
     ivc_peer_detach(endpoint, peer);
@@ -63,6 +68,8 @@ static void close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uin
 {
     int r = ivc_peer_close_pair(endpoint, peer, head);
 
+    if (r == IVC_E_FULL)
+        return;
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "both have stopped");
     if (r < 0)
         give_up(endpoint, peer, "packets to it were lost when its memory was given up");
@@ -97,6 +104,8 @@ static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *pe
 {
     int r = peer->emptied ? 0 : keep_unread(endpoint, peer);
 
+    if (!ivc_region_is_intact(endpoint->home.region))
+        return;     /* as in empty_ring() */
     ivc_poll_forget(endpoint, peer);
     ivc_link_done(endpoint->home.region, peer->member.slot);
     ivc_peer_detach(endpoint, peer);

@@ -47,6 +47,7 @@ static bool replace(struct ivc_fault_range *range)
     return true;
 }
 
+/* False: it is not replaced, or was so long ago that a fault there has another cause. */
 static bool wait_for_replaced(struct ivc_fault_range *range)
 {
     struct timespec wait = { 0, WAIT_NS };
@@ -81,8 +82,22 @@ static bool on_fault(const siginfo_t *info)
     return false;
 }
 
+/* What lies there now is a new mapping.  A range that says otherwise is of our parent's, for one that we
+ * have not inherited (MADV_DONTFORK). */
+static void forget_at(const char *memory, uint64_t size)
+{
+    for (uint32_t i = 0; i < IVC_MIN(ivc_load_relaxed(&high), (uint32_t)RANGES); i++) {
+        struct ivc_fault_range *range = &ranges[i];
+
+        if (ivc_load_acquire(&range->state) >= USED && range->memory < memory + size
+            && memory < range->memory + range->size)
+            ivc_store_release(&range->state, FREE);
+    }
+}
+
 struct ivc_fault_range *ivc_fault_cover(void *memory, uint64_t size)
 {
+    forget_at(memory, size);
     for (uint32_t i = 0; i < RANGES; i++) {
         struct ivc_fault_range *range = &ranges[i];
 
@@ -108,6 +123,8 @@ void ivc_fault_uncover(struct ivc_fault_range *range)
 {
     if (!range)
         return;
+    /* A thread may be in the handler still, which must not find another mapping in the range. */
+    (void)wait_for_replaced(range);
     /* Release: pairs with the swap in ivc_fault_cover(); nobody faults there any more. */
     ivc_store_release(&range->state, FREE);
     ivc_chain_remove(SIGBUS);

@@ -36,6 +36,7 @@ struct ivc_region {
     bool joined;
     bool stores_guarded;    /* retire.c catches faults in the window */
     bool retired;           /* `mapping` is private memory; its device or file is gone from here */
+    bool lost;              /* ... and what lay in the region was taken away before that */
     struct ivc_share links;         /* our link table: one line per slot */
     ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
     struct ivc_lent lent;

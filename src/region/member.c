@@ -94,6 +94,31 @@ static void publish(struct ivc_region *region, struct ivc_layout_member *entry)
     atomic_thread_fence(memory_order_seq_cst);
 }
 
+/* Who has lost the memory without a word, and has it again, still stands where it stood before. */
+static void declare_former_dead(struct ivc_region *region)
+{
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
+        struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+        /* Acquire: pairs with the release in publish(); the fields are valid. */
+        uint64_t state = ivc_load_acquire(&entry->state);
+
+        if (slot != region->self.slot && ivc_layout_phase(state) == IVC_PHASE_ACTIVE
+            && entry->endpoint_id == region->self.endpoint_id)
+            (void)ivc_cas(&entry->state, state,
+                          ivc_layout_state(ivc_layout_generation(state), IVC_PHASE_DEAD));
+    }
+}
+
+bool ivc_region_has_endpoint(struct ivc_region *region, uint64_t id)
+{
+    struct ivc_member member;
+
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
+        if (ivc_region_member(region, slot, &member) == 0 && member.endpoint_id == id)
+            return true;
+    return false;
+}
+
 /* Takes the first free slot; -ENOSPC when there is none. */
 static int take_slot(struct ivc_region *region)
 {
@@ -238,6 +263,7 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
         goto err_slot;
     ivc_store_relaxed(&entry->links, region->links.handle);     /* published with the state */
     publish(region, entry);
+    declare_former_dead(region);
     region->joined = true;
     r = ivc_guard_start(region);
     if (r < 0)

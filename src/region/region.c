@@ -99,7 +99,7 @@ bool ivc_region_is_intact(const struct ivc_region *region)
 
 bool ivc_region_is_lost(const struct ivc_region *region)
 {
-    return ivc_fault_has_been(region->mapping.fault);
+    return region->lost || ivc_fault_has_been(region->mapping.fault);
 }
 
 bool ivc_region_look_if_lost(struct ivc_region *region)

@@ -184,6 +184,7 @@ static int replace_window(const struct retiring *retiring)
                              region->name, strerror(errno));
     memcpy(retiring->private, window, sizeof(struct ivc_layout_header));    /* ivc_region_info() */
     each_piece(retiring, copy);
+    region->lost = !ivc_region_is_intact(region);   /* then those were zeroes, or some of them */
     if (mremap(retiring->private, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, window) != MAP_FAILED)
         return 0;
     r = ivc_error_set(-errno, "region %s: cannot put private memory in its place: %s", region->name,
@@ -268,6 +269,7 @@ int ivc_region_retire(struct ivc_region *region, const struct iovec *held, unsig
         return 0;
     if (ivc_region_look_if_lost(region)) {
         ivc_guard_stop(region);
+        region->lost = true;
         let_go(region);
         return 0;
     }

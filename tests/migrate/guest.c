@@ -105,6 +105,7 @@ unsigned guest_members(const struct guest *guest, const struct host *host)
     struct ivc_member member;
     unsigned n = 0;
 
+    ivc_region_look_at_members(host->region);   /* who has lost the memory cannot say that he has left */
     for (uint32_t slot = 0; next_member(guest, host, &slot, &member);)
         n++;
     return n;

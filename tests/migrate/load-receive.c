@@ -37,6 +37,8 @@ static void take_packet(struct load *load, struct load_peer *from, const struct 
         memcpy(load->packet, packet->head, packet->head_len);
     if (packet->body_len > 0)
         memcpy(load->packet + packet->head_len, packet->body, packet->body_len);
+    if (!ivc_endpoint_body_is_whole(load->endpoint))
+        return;     /* it comes again */
     if (len >= sizeof number)
         memcpy(&number, load->packet, sizeof number);
     if (number != expected)

@@ -119,6 +119,11 @@ bool load_send_held(struct load *load, struct load_peer *to)
         return false;
     r = ivc_endpoint_send_buffer(load->endpoint, to->peer, TAG_NUMBERED, &to->held.buffer,
                                  to->held.len);
+    if (r == -ESTALE) {     /* the same packet once more, in another buffer */
+        ivc_endpoint_buffer_free(load->endpoint, &to->held.buffer);
+        to->held.until_turn = 0;
+        return false;
+    }
     if (is_refused(load, to, r))
         return false;
     to->held.until_turn = 0;

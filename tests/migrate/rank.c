@@ -74,7 +74,7 @@ static void lose_device(void *arg)
     struct ivc_region *region = ivc_endpoint_region(load_endpoint(life->load));
     int fd = memfd_create("nothing", MFD_CLOEXEC);
 
-    if (region && !ivc_region_is_retired(region)
+    if (region && !ivc_region_is_retired(region) && !ivc_region_is_lost(region)
         && (fd < 0 || mmap(region->mapping.memory, region->mapping.size, PROT_READ | PROT_WRITE,
                            MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED))
         load_fault(life->load, "cannot take its own device away");
