@@ -16,15 +16,28 @@ struct lost_wire {
     uint64_t kept_from;                 /* the sender can send again those of its own from here on */
 };
 
+/* Nothing of ours is missing as long as we have the memory. */
+static void note(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool have)
+{
+    const struct ivc_member *self = ivc_region_self(endpoint->home.region);
+
+    peer->loss = (struct ivc_loss){
+        .own_slot = self->slot, .own_generation = self->generation,
+        .slot = peer->member.slot, .generation = peer->member.generation,
+        .read = peer->rx_open ? peer->rx.head : 0,
+        .written = peer->tx.slots ? peer->tx.tail : 0,
+    };
+    if (!have)
+        peer->loss.kept_from = peer->unsure.packets > 0 ? peer->unsure_at : peer->loss.written;
+}
+
 /* From here on neither side's ring is used; `have`: it can still be read. */
 static void begin(struct ivc_endpoint *endpoint, struct ivc_peer *peer, bool have, const char *reason)
 {
     ivc_poll_turn_away(endpoint, peer);
-    ivc_lost_note(endpoint, peer);
+    note(endpoint, peer, have);
     peer->loss.pending = true;
     peer->loss.have = have;
-    if (have)
-        peer->loss.kept_from = 0;
     ivc_peer_set_state(endpoint, peer, IVC_PEER_SUSPENDING, reason);
     ivc_endpoint_leave_to_progress(endpoint);
 }
@@ -146,15 +159,7 @@ void ivc_lost_hear(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const v
 
 void ivc_lost_note(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    const struct ivc_member *self = ivc_region_self(endpoint->home.region);
-
-    peer->loss = (struct ivc_loss){
-        .own_slot = self->slot, .own_generation = self->generation,
-        .slot = peer->member.slot, .generation = peer->member.generation,
-        .read = peer->rx_open ? peer->rx.head : 0,
-        .written = peer->tx.slots ? peer->tx.tail : 0,
-    };
-    peer->loss.kept_from = peer->unsure.packets > 0 ? peer->unsure_at : peer->loss.written;
+    note(endpoint, peer, true);
 }
 
 static int is_pending(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
