@@ -153,7 +153,6 @@ __attribute__((unused)) static const char *check_file(unsigned number, uint64_t 
     return path;
 }
 
-/* A process that runs `fn` and ends with its answer; it dies with its parent. */
 /* AddressSanitizer's allocator does not survive fork(): a child finds its locks as other threads held
  * them, for ever.  Threads take memory when they start, ours hardly ever afterwards; so those that have
  * just been started are given a moment. */
@@ -164,6 +163,7 @@ __attribute__((unused)) static void check_let_threads_start(void)
 #endif
 }
 
+/* A process that runs `fn` and ends with its answer; it dies with its parent. */
 __attribute__((unused)) static pid_t check_fork(int (*fn)(void *arg), void *arg)
 {
     pid_t pid;
