@@ -158,6 +158,7 @@ void load_on_done(void *arg, struct ivc_message *message, int status)
         from->received_messages++;
         ivc_store_relaxed(&from->pair->received_messages, from->received_messages);
     } else if (!load->board->ends_allowed) {
+        load->bereaved |= status == IVC_E_GONE;
         load_fault(load, "message %llu from rank %u ended with %d (%s)",
                    (unsigned long long)receiving->number, from->rank, status,
                    ivc_error_name(status));

@@ -22,6 +22,7 @@ static void on_sent(void *arg, int status)
     struct sending *sending = arg;
     struct load_peer *to = sending->to;
 
+    to->load->bereaved |= status == IVC_E_GONE;     /* a send may hear of it before on_gone is called */
     if (status != 0 && !to->load->board->ends_allowed)
         load_fault(to->load, "a message to rank %u ended with %d (%s)", to->rank, status,
                    ivc_error_name(status));
@@ -105,6 +106,7 @@ static bool is_refused(struct load *load, const struct load_peer *to, int r)
 {
     if (r == 0)
         return false;
+    load->bereaved |= r == IVC_E_GONE;
     if (r != IVC_E_FULL && r != IVC_E_NOSPACE && !(r == IVC_E_GONE && load->board->ends_allowed))
         load_fault(load, "packet %llu to rank %u: %d, %s", (unsigned long long)to->next_packet,
                    to->rank, r, ivc_error_text());
