@@ -22,10 +22,11 @@ static void on_sent(void *arg, int status)
     struct sending *sending = arg;
     struct load_peer *to = sending->to;
 
-    to->load->bereaved |= status == IVC_E_GONE;     /* a send may hear of it before on_gone is called */
-    if (status != 0 && !to->load->board->ends_allowed)
+    if (status != 0 && !to->load->board->ends_allowed) {
+        to->load->bereaved |= status == IVC_E_GONE;     /* heard before on_gone is called */
         load_fault(to->load, "a message to rank %u ended with %d (%s)", to->rank, status,
                    ivc_error_name(status));
+    }
     to->sent_messages++;
     ivc_store_relaxed(&to->pair->sent_messages, to->sent_messages);
     memset(sending->bytes, 0xdd, sending->len);     /* whoever still reads it is found out */
@@ -106,10 +107,11 @@ static bool is_refused(struct load *load, const struct load_peer *to, int r)
 {
     if (r == 0)
         return false;
-    load->bereaved |= r == IVC_E_GONE;
-    if (r != IVC_E_FULL && r != IVC_E_NOSPACE && !(r == IVC_E_GONE && load->board->ends_allowed))
+    if (r != IVC_E_FULL && r != IVC_E_NOSPACE && !(r == IVC_E_GONE && load->board->ends_allowed)) {
+        load->bereaved |= r == IVC_E_GONE;
         load_fault(load, "packet %llu to rank %u: %d, %s", (unsigned long long)to->next_packet,
                    to->rank, r, ivc_error_text());
+    }
     return true;
 }
 
