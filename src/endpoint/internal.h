@@ -86,7 +86,6 @@ struct ivc_residence {
     uint32_t n_receivers, round;
     uint32_t buffers_out;           /* chunks that the adapter holds */
     uint32_t number;                /* counts the residences of this endpoint */
-    bool lost;                      /* of `left`: its memory was taken away, with all that was in it */
     struct ivc_residence *earlier;  /* of `left`: not freed yet, because something is still held */
 };
 
@@ -291,7 +290,8 @@ void ivc_peer_suspend(struct ivc_endpoint *endpoint, struct ivc_peer *peer, cons
 /* Ends the suspension if the peer has stopped as well, has left or died. */
 void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* The attachment is over: of what we sent, the peer has read `head` packets, and the others go by
- * network.  Negative when it cannot be so.  Under send_lock, or the helper. */
+ * network.  Negative when it cannot be so.  IVC_E_FULL: the memory was taken away meanwhile, nothing has
+ * changed, and the helper sees to it.  Under send_lock, or the helper. */
 int ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head);
 /* Under `polling`: what the helper found out, told to the adapter. */
 void ivc_suspend_tell(struct ivc_endpoint *endpoint);

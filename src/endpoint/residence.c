@@ -235,7 +235,6 @@ int ivc_residence_move_out(struct ivc_endpoint *endpoint)
         return r;
     }
     *left = endpoint->home;
-    left->lost = ivc_region_is_lost(left->region);
     free_tables(left);
     left->earlier = endpoint->left;
     endpoint->left = left;
@@ -270,7 +269,7 @@ bool ivc_residence_is_lost(const struct ivc_endpoint *endpoint, uint32_t number)
 {
     const struct ivc_residence *residence = find_left(endpoint, number);
 
-    return residence && residence->lost;
+    return residence && ivc_region_is_lost(residence->region);
 }
 
 void ivc_residence_give_back(struct ivc_residence *residence)
