@@ -105,12 +105,13 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
 void ivc_tx_close(struct ivc_tx *tx);
 
 /*
- * The packets that the receiver will never read: it stopped at `head`.  Calls `fn` for each, in order.
- * Its answer, when not 0, ends the round and is the answer; -EBADMSG when the receiver tells something
- * that cannot be, or the ring was scribbled over.
+ * The packets of which the receiver has not said that it has read them.  Calls `fn` for each, in order, with
+ * its place in the ring.  Its answer, when not 0, ends the round and is the answer; -EBADMSG when the
+ * receiver tells something that cannot be, or the ring was scribbled over.
  */
-typedef int ivc_tx_unread_fn(void *arg, uint8_t tag, const struct iovec *iov, unsigned n_iov);
-int ivc_tx_unread(struct ivc_tx *tx, uint64_t head, ivc_tx_unread_fn *fn, void *arg);
+typedef int ivc_tx_unread_fn(void *arg, uint64_t at, uint8_t tag, const struct iovec *iov,
+                             unsigned n_iov);
+int ivc_tx_unread(struct ivc_tx *tx, ivc_tx_unread_fn *fn, void *arg);
 
 /* Most bytes that ivc_tx_send() takes. */
 uint32_t ivc_tx_eager_max(const struct ivc_tx *tx);

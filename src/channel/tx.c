@@ -355,7 +355,7 @@ static int unread_slot(const struct ivc_tx *tx, uint64_t at, ivc_tx_unread_fn *f
     if ((uint32_t)word != (uint32_t)(at >> tx->lap_shift) + 1 || len > (1u << tx->shift) - from)
         return -EBADMSG;
     if (kind == IVC_SLOT_INLINE)
-        return fn(arg, (uint8_t)(word >> 48), iov, 1);
+        return fn(arg, at, (uint8_t)(word >> 48), iov, 1);
     if (kind == IVC_SLOT_SHARE)
         return 0;
     memcpy(&ref, slot + IVC_SLOT_REF_AT, sizeof ref);
@@ -363,19 +363,18 @@ static int unread_slot(const struct ivc_tx *tx, uint64_t at, ivc_tx_unread_fn *f
     iov[1] = (struct iovec){ (char *)own_bytes(tx, &ref), ref.len };
     if (kind != IVC_SLOT_REF || !iov[1].iov_base)
         return -EBADMSG;
-    return fn(arg, (uint8_t)(word >> 48), iov, 2);
+    return fn(arg, at, (uint8_t)(word >> 48), iov, 2);
 }
 
-int ivc_tx_unread(struct ivc_tx *tx, uint64_t head, ivc_tx_unread_fn *fn, void *arg)
+int ivc_tx_unread(struct ivc_tx *tx, ivc_tx_unread_fn *fn, void *arg)
 {
-    int r = 0;
+    int r = ivc_tx_refresh(tx);
 
-    if (head - tx->head > tx->tail - tx->head)
-        r = -EBADMSG;
-    for (uint64_t at = head; r == 0 && at != tx->tail; at++)
+    if (r < 0)
+        return r;
+    for (uint64_t at = tx->head; r == 0 && at != tx->tail; at++)
         r = unread_slot(tx, at, fn, arg);
     if (r == -EBADMSG)
-        ivc_error_set(r, "member %u says it has read packets that were never sent, or our packets to "
-                      "it were overwritten; a process is damaged", tx->slot);
+        ivc_error_set(r, "our packets to member %u were overwritten; a process is damaged", tx->slot);
     return r;
 }

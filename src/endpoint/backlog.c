@@ -7,19 +7,20 @@
 #include <errno.h>
 #include <stdlib.h>
 
-int ivc_backlog_add(struct ivc_backlog *backlog, uint8_t tag, const struct iovec *iov, unsigned n_iov)
+int ivc_backlog_add(struct ivc_backlog *backlog, uint64_t at, uint8_t tag, const struct iovec *iov,
+                    unsigned n_iov)
 {
     struct ivc_kept *kept;
-    size_t len = 0, at = 0;
+    size_t len = 0, end = 0;
 
     for (unsigned i = 0; i < n_iov; i++)
         len += iov[i].iov_len;
     kept = malloc(sizeof *kept + len);
     if (!kept)
         return ivc_error_set(-ENOMEM, "out of memory for packets that the peer has not read");
-    *kept = (struct ivc_kept){ .len = (uint32_t)len, .tag = tag };
-    for (unsigned i = 0; i < n_iov; at += iov[i].iov_len, i++)
-        ivc_copy(kept->bytes + at, iov[i].iov_base, iov[i].iov_len);
+    *kept = (struct ivc_kept){ .at = at, .len = (uint32_t)len, .tag = tag };
+    for (unsigned i = 0; i < n_iov; end += iov[i].iov_len, i++)
+        ivc_copy(kept->bytes + end, iov[i].iov_base, iov[i].iov_len);
     if (backlog->last)
         backlog->last->next = kept;
     else

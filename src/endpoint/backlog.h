@@ -9,6 +9,7 @@
 
 struct ivc_kept {
     struct ivc_kept *next;
+    uint64_t at;                /* its place in its sender's ring */
     uint32_t len;
     uint8_t tag;
     _Alignas(16) uint8_t bytes[];
@@ -20,7 +21,8 @@ struct ivc_backlog {
 };
 
 /* Copies a packet to the end; -ENOMEM. */
-int ivc_backlog_add(struct ivc_backlog *backlog, uint8_t tag, const struct iovec *iov, unsigned n_iov);
+int ivc_backlog_add(struct ivc_backlog *backlog, uint64_t at, uint8_t tag, const struct iovec *iov,
+                    unsigned n_iov);
 void ivc_backlog_drop_first(struct ivc_backlog *backlog);
 void ivc_backlog_free(struct ivc_backlog *backlog);
 

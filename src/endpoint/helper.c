@@ -67,17 +67,19 @@ static void open_gate(struct ivc_endpoint *endpoint)
 
 /* ---- leaving */
 
-/* What has to be done about an attached peer. */
-static bool is_to_suspend(struct ivc_helper *helper, struct ivc_peer *peer)
+/* What has to be done about the peer that is attached there.  The gate may be open: what is found out
+ * then about one that is just being detached leads to one look too many. */
+static bool is_to_suspend(struct ivc_helper *helper, const struct ivc_peer *peer, uint32_t slot)
 {
-    struct ivc_region *region = helper->endpoint->home.region;
-    const struct ivc_member *member = &peer->member;
+    struct ivc_endpoint *endpoint = helper->endpoint;
+    struct ivc_region *region = endpoint->home.region;
+    uint32_t generation = ivc_load_relaxed(&endpoint->home.generations[slot]);
     uint64_t head;
 
     if (!ivc_peer_uses_memory(peer))
         return false;
-    return helper->leaving || ivc_link_look(region, member->slot, &head) == IVC_LINK_SUSPENDED
-           || ivc_region_member_fate(region, member->slot, member->generation) == IVC_MEMBER_MOVED;
+    return helper->leaving || ivc_link_look(region, slot, &head) == IVC_LINK_SUSPENDED
+           || ivc_region_member_fate(region, slot, generation) == IVC_MEMBER_MOVED;
 }
 
 /* Whether there is something to do, found out beside the application. */
@@ -90,7 +92,7 @@ static bool is_needed(struct ivc_helper *helper)
     for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
         struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
 
-        if (peer && (ivc_peer_state(peer) == IVC_PEER_SUSPENDING || is_to_suspend(helper, peer)))
+        if (peer && (ivc_peer_state(peer) == IVC_PEER_SUSPENDING || is_to_suspend(helper, peer, slot)))
             return true;
     }
     return false;
@@ -107,7 +109,7 @@ static bool suspend_pairs(struct ivc_helper *helper)
 
         if (!peer)
             continue;
-        if (is_to_suspend(helper, peer))
+        if (is_to_suspend(helper, peer, slot))
             ivc_peer_suspend(endpoint, peer, helper->leaving ? "our guest was asked to leave"
                                                              : "it has stopped");
         if (ivc_peer_state(peer) == IVC_PEER_SUSPENDING)

@@ -49,9 +49,9 @@ struct ivc_peer {
     const char *over_reason;
     bool emptied;                   /* without a network: its ring was read to the end */
     bool parted;                    /* ... and the attachment is over, which the adapter has not heard */
-    struct ivc_loss loss;           /* lost.c: of the last attachment */
-    struct ivc_backlog unsure;      /* the packet after which the memory was found to be gone: */
-    uint64_t unsure_at;             /* ... its place in our ring, where it may have been read */
+    struct ivc_losses losses;       /* lost.c */
+    struct ivc_backlog unsure;      /* a copy of what we wrote last and it may not have read: */
+    uint64_t kept_from;             /* ... from this place in our ring on; UINT64_MAX: there is none */
     bool met;                       /* memory led to it once */
 
     /* The network. */
@@ -80,6 +80,7 @@ struct ivc_residence {
     struct ivc_share *reserve;      /* for rings of the last resort; under send_lock */
     uint32_t n_reserve;
     _Atomic(struct ivc_peer *) *peers;  /* attached, by slot; written under send_lock */
+    ivc_atomic_u32 *generations;        /* the last that were attached, by slot; likewise */
     struct ivc_peer **senders;      /* peers that we have rings to; under send_lock */
     uint32_t n_senders;
     struct ivc_peer **receivers;    /* peers whose rings we have mapped, for the round */
@@ -231,6 +232,9 @@ int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member
  * member has left.  IVC_E_FULL: it is about to. */
 int ivc_peer_attach(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
                     const struct ivc_member *member);
+/* The same for one that is about to leave. */
+int ivc_peer_attach_ordered(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                            const struct ivc_member *member);
 /* Under send_lock: the attachment is over; `slot` may be another's. */
 void ivc_peer_detach(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
@@ -240,7 +244,10 @@ void ivc_peer_set_state(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
 void ivc_peer_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason);
 
 /* poll.c.  Under `polling`. */
-/* Maps the peer's ring if it has made one, and what comes before it by network has come. */
+/* Maps the peer's ring if it has made one.  1: not yet, because of what comes before it by network.
+ * Negative: it is no ring. */
+int ivc_poll_map_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* The same as long as memory leads there, and has a look at it now and then. */
 void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* The same, and looks at it from now on. */
 void ivc_poll_welcome_ring(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
@@ -289,10 +296,16 @@ bool ivc_residence_is_lost(const struct ivc_endpoint *endpoint, uint32_t number)
 void ivc_peer_suspend(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason);
 /* Ends the suspension if the peer has stopped as well, has left or died. */
 void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
-/* The attachment is over: of what we sent, the peer has read `head` packets, and the others go by
- * network.  Negative when it cannot be so.  IVC_E_FULL: the memory was taken away meanwhile, nothing has
- * changed, and the helper sees to it.  Under send_lock, or the helper. */
-int ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head);
+/* What we sent and it may not have read: a copy in private memory, so that whatever becomes of the region
+ * nothing of it is lost.  Nothing is written to the ring any more.  IVC_E_FULL: the memory was taken away
+ * already, and nothing is kept.  Under send_lock, or the helper; so are the next two. */
+int ivc_peer_keep_sent(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* Of the `written` packets in our ring the peer has read `head`: the others of that copy go by network.
+ * Negative when that cannot be. */
+int ivc_peer_settle(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t written,
+                    uint64_t head);
+/* The attachment is over. */
+void ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Under `polling`: what the helper found out, told to the adapter. */
 void ivc_suspend_tell(struct ivc_endpoint *endpoint);
 

@@ -19,6 +19,16 @@
 struct ivc_endpoint;
 struct ivc_peer;
 
+/* What the two tell each other by network. */
+struct ivc_lost_word {
+    uint32_t own_slot, own_generation;  /* the attachment's name: the sender's place, */
+    uint32_t slot, generation;          /* ... and the receiver's, as the sender knew it */
+    uint64_t read;                      /* packets of the receiver's ring that the sender has read */
+    uint64_t kept_from;                 /* the sender can send again those of its own from here on */
+    uint32_t heard;                     /* the sender has heard the receiver's word, and waits for none */
+    uint32_t present;                   /* 1 */
+};
+
 /* The end of an attachment that one side has lost.  Zero: nothing of that is under way. */
 struct ivc_loss {
     bool pending;
@@ -31,10 +41,19 @@ struct ivc_loss {
     uint64_t peer_kept_from;    /* ... and from where on it can send again */
 };
 
+/* What one side knows of the other. */
+struct ivc_losses {
+    struct ivc_loss last;       /* of the last attachment that has ended, or is about to */
+    struct ivc_loss before;     /* ... and of the one before */
+    struct ivc_lost_word early; /* about an attachment later than `last`: heard when that is over */
+    struct ivc_lost_word answer;    /* to a word about one that is over; goes by network */
+    uint64_t missing;           /* packets of that one, which are nowhere any more */
+};
+
 /* The helper, with the gate closed: our region is gone, or we are taken for dead. */
 void ivc_lost_region(struct ivc_endpoint *endpoint, const char *reason);
-/* Under `polling`: the peer's heart has stopped, in another kernel, and the network may reach it.  False:
- * there is none. */
+/* Under send_lock, or the helper: the peer's heart has stopped, in another kernel, and the network may reach
+ * it.  False: there is none. */
 bool ivc_lost_suspect(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Under `polling`: what the peer says. */
 void ivc_lost_hear(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *content,

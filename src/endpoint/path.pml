@@ -83,6 +83,7 @@ inline take_settings()
 #define UNCERTAIN_AGAIN        17
 #define LATE_LOST_FORGOTTEN    18
 #define LOST_OUT_OF_TURN       19
+#define COPY_LATE              20
 #define IS(fault) (mutation == fault)
 
 #define MAY_COMPUTE(i) (computes && i == 1)
@@ -141,12 +142,15 @@ typedef Peer {
     byte backlog, backlog_end;  /* messages that go by network first */
     byte sent, received;        /* messages: by the application, and delivered to it */
     byte network_sent, network_received;
+    byte first, written, kept_from; /* of our ring, when we have stopped: from where on there is a copy */
 #ifdef LOSS
-    bit asks;                   /* we have lost the memory, and wait for its answer */
-    bit drains;                 /* it has lost the memory: we read to `upto`, then answer */
-    byte upto, its_read;
-    byte written;               /* by us, into a ring that we have lost */
-    byte last_place, last_head; /* of the attachment before: for one who asks late */
+    /* struct ivc_losses: of the last attachment, of the one before, and the answer to a late word */
+    bit pending, have, said, heard;
+    byte loss_own, loss_its;    /* the attachment that it is about */
+    byte read;
+    byte its_read, its_kept_from;
+    byte before_own, before_its, before_read;
+    byte answer_own, answer_its, answer_read, answer_kept;
     bit reported;
 #endif
 };
@@ -184,9 +188,11 @@ chan network[N * N] = [6] of { byte };
 #define NETWORK(i, j) network[(i) * N + (j)]
 
 #ifdef LOSS
-#define DRAINS(i, j) PEER(i, j).drains
+#define DRAINS(i, j) (PEER(i, j).pending && PEER(i, j).have && !PEER(i, j).said)
+#define PENDING(i, j) PEER(i, j).pending
 #else
 #define DRAINS(i, j) false
+#define PENDING(i, j) false
 #endif
 
 /* ---- the application: each of these is one call into the library, the helper being kept out */
@@ -265,50 +271,108 @@ inline trim(i, j)
 
 /* ---- the helper */
 
+/* A copy of what the other has not said that it has read (ivc_peer_keep_sent()). */
+inline keep_sent(i, j)
+{
+    PEER(i, j).first = (OWN_TAIL(i, j) > 0 -> OWN_LINE(i, j).first : 0);
+    PEER(i, j).written = OWN_TAIL(i, j);
+    PEER(i, j).kept_from = (PEER_LINE(i, j).to == own[i] -> PEER_LINE(i, j).head : 0);
+}
+
+#ifdef LOSS
+#define IS_NOTED(i, j, from, to) (PEER(i, j).loss_its == from && PEER(i, j).loss_own == to)
+inline note(i, j)
+{
+    if
+    :: IS_NOTED(i, j, PEER(i, j).residence, own[i])
+    :: else ->
+        PEER(i, j).heard = 0;
+        PEER(i, j).its_read = 0;
+        PEER(i, j).its_kept_from = 0;
+        PEER(i, j).before_own = PEER(i, j).loss_own;
+        PEER(i, j).before_its = PEER(i, j).loss_its;
+        PEER(i, j).before_read = PEER(i, j).read
+    fi;
+    PEER(i, j).loss_own = own[i];
+    PEER(i, j).loss_its = PEER(i, j).residence;
+    PEER(i, j).read = PEER(i, j).head;
+    PEER(i, j).pending = 0;
+    PEER(i, j).have = 0;
+    PEER(i, j).said = 0;
+}
+#else
+#define note(i, j) skip
+#endif
+
 inline suspend(i, j)
 {
     check_memory(i, j);
+    if
+    :: IS(COPY_LATE) -> PEER(i, j).kept_from = OWN_TAIL(i, j); PEER(i, j).written = OWN_TAIL(i, j)
+    :: else -> keep_sent(i, j)
+    fi;
+    note(i, j);
     OWN_LINE(i, j).head = PEER(i, j).head;
     OWN_LINE(i, j).suspended = 1;
     PEER(i, j).state = SUSPENDING;
 }
 
-/* The other end has read `n` packets of our ring, and will read no more. */
-inline close(i, j, n)
+/* The other end has read `n` packets of our ring, and will read no more (ivc_peer_settle()). */
+inline settle(i, j, n)
+{
+    if
+    :: PEER(i, j).written > 0 ->
+        assert(n <= PEER(i, j).written && n >= PEER(i, j).kept_from);
+        assert(!BACKLOG(i, j) || IS(RING_BEFORE_BACKLOG));
+        PEER(i, j).backlog = PEER(i, j).first + n;
+        if
+        :: IS(FROM_HEAD_MINUS_1) && n > 0 -> PEER(i, j).backlog--
+        :: IS(FROM_HEAD_PLUS_1) && n < PEER(i, j).written -> PEER(i, j).backlog++
+        :: else
+        fi;
+        PEER(i, j).backlog_end = PEER(i, j).first + PEER(i, j).written
+    :: else
+    fi;
+    trim(i, j);
+}
+
+/* We look no more at the other's memory (ivc_peer_close_pair()). */
+inline part(i, j)
 {
     if
     :: OWN_LINE(i, j).ring == 1 ->
-        assert(n <= OWN_LINE(i, j).tail);
-        assert(!BACKLOG(i, j) || IS(RING_BEFORE_BACKLOG));
-        PEER(i, j).backlog = OWN_LINE(i, j).first + n;
-        if
-        :: IS(FROM_HEAD_MINUS_1) && n > 0 -> PEER(i, j).backlog--
-        :: IS(FROM_HEAD_PLUS_1) && n < OWN_LINE(i, j).tail -> PEER(i, j).backlog++
-        :: else
-        fi;
-        PEER(i, j).backlog_end = OWN_LINE(i, j).first + OWN_LINE(i, j).tail;
         OWN_LINE(i, j).ring = 2;
         OWN_LINE(i, j).first = 0;
         OWN_LINE(i, j).after = 0;
         OWN_LINE(i, j).tail = 0
     :: else
     fi;
-    trim(i, j);
-#ifdef LOSS
-    PEER(i, j).last_head = PEER(i, j).head;
-    PEER(i, j).last_place = PEER(i, j).place;
-#else
     OWN_LINE(i, j).suspended = 2;
-#endif
     if
     :: IS(CLOSE_CLEARS_LINE) -> OWN_LINE(i, j).to = 0
     :: else
     fi;
+}
+
+inline forget(i, j)
+{
     PEER(i, j).last = PEER(i, j).residence;
     PEER(i, j).last_own = own[i];
     PEER(i, j).residence = 0;
     PEER(i, j).place = 0;
     PEER(i, j).head = 0;
+}
+
+inline close(i, j, n)
+{
+    settle(i, j, n);
+    part(i, j);
+    forget(i, j);
+#ifndef LOSS
+    PEER(i, j).first = 0;
+    PEER(i, j).written = 0;
+    PEER(i, j).kept_from = 0;
+#endif
     PEER(i, j).state = CLOSED;
 }
 
@@ -352,7 +416,6 @@ inline attach(i, j, at)
 #define HAS_ANSWERED(i, j) (SAYS_SUSPENDED(i, PEER(i, j).place) \
                             || IS(CLOSE_EARLY) && PEER_LINE(i, j).to == own[i])
 #define NEVER_ADDRESSED(i, j) (PEER_LINE(i, j).to != own[i])
-#define HAS_LEFT(i, j) (phase[PEER(i, j).place] == LEFT || phase[PEER(i, j).place] == DEAD)
 
 /* Nobody who is there may still look at the memory of this slot's last owner. */
 #define LOOKS(from, at) (LINE(from, at).suspended == 0 \
@@ -408,59 +471,36 @@ inline take_slot(i, at)
     od
 }
 
-/* ---- a device that is pulled without a word: the handshake LOST (by network) */
+/* ---- a device that is pulled without a word: what the two tell each other by network (lost.c) */
 #ifdef LOSS
-inline say_lost(i, j, mine, its, n_read, n_written, lost)
+/* From here on neither writes; `has`: what the other wrote can still be read. */
+inline begin(i, j, has)
 {
-    NETWORK(i, j)!LOST, mine, its, n_read, n_written, lost;
-    PEER(i, j).network_sent++;
+    note(i, j);
+    PEER(i, j).pending = 1;
+    PEER(i, j).have = has;
+    PEER(i, j).state = SUSPENDING;
 }
 
-/* The end of the attachment, both have said what they read and wrote; i has lost the memory. */
-inline decide(i, j, n_read, n_written, it_lost)
-{
-    PEER(i, j).last = PEER(i, j).residence;
-    PEER(i, j).last_own = own[i];
-    PEER(i, j).last_place = PEER(i, j).place;
-    PEER(i, j).last_head = PEER(i, j).head;
-    if
-    :: PEER(i, j).written > n_read || it_lost && n_written > PEER(i, j).head ->
-        assert(it_lost);                        /* one of two can always save all */
-        PEER(i, j).reported = 1;
-        PEER(i, j).state = GONE
-    :: else ->
-        if
-        :: n_read > PEER(i, j).written && !IS(UNCERTAIN_AGAIN) ->
-            PEER(i, j).backlog = PEER(i, j).backlog_end
-        :: else
-        fi;
-        PEER(i, j).state = CLOSED
-    fi;
-    PEER(i, j).asks = 0;
-    PEER(i, j).drains = 0;
-    PEER(i, j).written = 0;
-    PEER(i, j).residence = 0;
-    PEER(i, j).head = 0;
-}
-
+#define IS_HELD(i, j) ((ATTACHED(i, j) || PEER(i, j).state == SUSPENDING) && PEER(i, j).residence > 0)
 /* i sees that what is mapped is no region any more.  `uncertain`: the peer to which it was sending
- * just then, whose `written` does not count that packet. */
+ * just then, and of which that packet is kept. */
 inline notice(i, k, uncertain)
 {
     k = 0;
     do
-    :: k < N && k != i && (ATTACHED(i, k) || PEER(i, k).state == SUSPENDING) ->
+    :: k < N && k != i && IS_HELD(i, k) ->
         if
-        :: k != uncertain -> PEER(i, k).written = OWN_TAIL(i, k)
+        :: k != uncertain && ATTACHED(i, k) ->
+            PEER(i, k).first = 0;
+            PEER(i, k).written = OWN_TAIL(i, k);
+            PEER(i, k).kept_from = OWN_TAIL(i, k)
         :: else
         fi;
-        say_lost(i, k, own[i], PEER(i, k).residence, PEER(i, k).head, PEER(i, k).written, 1);
-        if
-        :: PEER(i, k).drains -> decide(i, k, PEER(i, k).its_read, PEER(i, k).upto, 1)
-        :: else -> PEER(i, k).asks = 1; PEER(i, k).state = SUSPENDING
-        fi;
+        begin(i, k, 0);
+        forget(i, k);
         k++
-    :: k < N && !(k != i && (ATTACHED(i, k) || PEER(i, k).state == SUSPENDING)) -> k++
+    :: k < N && !(k != i && IS_HELD(i, k)) -> k++
     :: k == N -> break
     od;
     k = 0;
@@ -473,9 +513,9 @@ inline notice(i, k, uncertain)
 /* A send finds out: the packet under way may be in the ring or not; nobody here can tell. */
 inline send_into_nothing(i, j, k)
 {
-    PEER(i, j).written = (PEER(i, j).state == ACTIVE -> OWN_LINE(i, j).tail : 0);
-    PEER(i, j).backlog = PEER(i, j).sent;
-    PEER(i, j).backlog_end = PEER(i, j).sent + 1;
+    PEER(i, j).kept_from = (PEER(i, j).state == ACTIVE -> OWN_LINE(i, j).tail : 0);
+    PEER(i, j).first = PEER(i, j).sent - PEER(i, j).kept_from;
+    PEER(i, j).written = PEER(i, j).kept_from + 1;
     if
     :: true ->
         if
@@ -489,99 +529,126 @@ inline send_into_nothing(i, j, k)
     notice(i, k, j);
 }
 
-/* Its ring of the attachment that we have closed, read on to where it says it wrote. */
-inline read_on(i, j, upto)
-{
-    assert(residence[PEER(i, j).last_place] == PEER(i, j).last);
-    do
-    :: PEER(i, j).last_head < upto ->
-        deliver(i, j, LINE(PEER(i, j).last_place, ME(i)).first + PEER(i, j).last_head);
-        PEER(i, j).last_head++
-    :: else -> break
-    od;
-}
-
 #define IS_THIS(i, j, from, to) ((ATTACHED(i, j) || PEER(i, j).state == SUSPENDING) \
                                  && PEER(i, j).residence == from && own[i] == to)
-#define IS_LAST(i, j, from, to) (PEER(i, j).last == from && PEER(i, j).last_own == to)
-#define IS_LAST_HELD(i, j) (HAS_MEMORY(i) && own[i] == PEER(i, j).last_own \
-                            && LINE(ME(i), PEER(i, j).last_place).to == PEER(i, j).last \
-                            && LINE(ME(i), PEER(i, j).last_place).suspended == 1)
-
 #define IS_THERE(i, j, k, from, to) (HAS_MEMORY(i) && own[i] == to && residence[k] == from \
-                                     && phase[k] != FREE && IS_CLOSED(i, j))
+                                     && phase[k] == MEMBER && MAY_ATTACH(i, j, k))
 
-inline give_up(i, j)
+#define IS_BEFORE(i, j, from, to) (PEER(i, j).before_its == from && PEER(i, j).before_own == to)
+/* That attachment is over for us, or we never had it: then nothing was read of it. */
+inline answer(i, j, from, to, n_kept)
 {
-    PEER(i, j).reported = 1;
+    PEER(i, j).answer_own = to;
+    PEER(i, j).answer_its = from;
+    PEER(i, j).answer_kept = n_kept;
     if
-    :: ATTACHED(i, j) || PEER(i, j).state == SUSPENDING -> OWN_LINE(i, j).suspended = 2
-    :: else
+    :: IS(LATE_LOST_FORGOTTEN) -> PEER(i, j).answer_read = 0
+    :: !IS(LATE_LOST_FORGOTTEN) && IS_NOTED(i, j, from, to) ->
+        PEER(i, j).answer_read = PEER(i, j).read
+    :: !IS(LATE_LOST_FORGOTTEN) && !IS_NOTED(i, j, from, to) && IS_BEFORE(i, j, from, to) ->
+        PEER(i, j).answer_read = PEER(i, j).before_read
+    :: else -> PEER(i, j).answer_read = 0
     fi;
-    PEER(i, j).state = GONE;
 }
 
 /* j says that it has lost the memory of the attachment (from, to); or answers the same to us. */
-inline take_lost(i, j, k, from, to, n_read, n_written, it_lost)
+inline hear(i, j, k, from, to, n_read, n_kept, knows)
 {
+    k = (place_of[i] > 0 -> BASE(ME(i)) : 0);
+    do
+    :: k % SLOTS < SLOTS - 1 && residence[k] != from -> k++
+    :: else -> break
+    od;
     if
-    :: IS_THIS(i, j, from, to) && PEER(i, j).asks -> decide(i, j, n_read, n_written, it_lost)
-    :: IS_THIS(i, j, from, to) && !PEER(i, j).asks ->
-        PEER(i, j).state = SUSPENDING;
-        PEER(i, j).drains = 1;
-        PEER(i, j).upto = n_written;
-        PEER(i, j).its_read = n_read
-    :: IS_LAST(i, j, from, to) && !IS_THIS(i, j, from, to) ->
+    :: !PENDING(i, j) && IS_THERE(i, j, k, from, to) -> attach(i, j, k)
+    :: else
+    fi;
+    k = 0;
+    if
+    :: !PENDING(i, j) && IS_THIS(i, j, from, to) ->
         if
-        :: IS(LATE_LOST_FORGOTTEN) -> say_lost(i, j, to, from, 0, n_read, 0)
-        :: !IS(LATE_LOST_FORGOTTEN) && IS_LAST_HELD(i, j) ->
-            read_on(i, j, n_written);
-            say_lost(i, j, to, from, PEER(i, j).last_head, n_read, 0);
-            LINE(ME(i), PEER(i, j).last_place).suspended = 2
-        :: !IS(LATE_LOST_FORGOTTEN) && !IS_LAST_HELD(i, j) ->
-            say_lost(i, j, to, from, PEER(i, j).last_head, n_read, 1);
-            if
-            :: n_written > PEER(i, j).last_head -> give_up(i, j)
-            :: else
-            fi
-        fi
-    :: else ->
-        /* We have never attached: do so now, if its memory is still there. */
-        k = (place_of[i] > 0 -> BASE(ME(i)) : 0);
-        do
-        :: k % SLOTS < SLOTS - 1 && residence[k] != from -> k++
-        :: else -> break
-        od;
-        if
-        :: IS_THERE(i, j, k, from, to) ->
-            attach(i, j, k);
-            PEER(i, j).state = SUSPENDING;
-            PEER(i, j).drains = 1;
-            PEER(i, j).upto = n_written;
-            PEER(i, j).its_read = n_read
-        :: else ->
-            say_lost(i, j, to, from, 0, n_read, 1);
-            if
-            :: n_written > 0 -> give_up(i, j)
-            :: else
-            fi
+        :: ATTACHED(i, j) -> keep_sent(i, j)
+        :: else
         fi;
-        k = 0
+        begin(i, j, 1)
+    :: else
+    fi;
+    if
+    :: PENDING(i, j) && IS_NOTED(i, j, from, to) ->
+        PEER(i, j).heard = 1;
+        PEER(i, j).its_read = n_read;
+        PEER(i, j).its_kept_from = n_kept
+    :: !(PENDING(i, j) && IS_NOTED(i, j, from, to)) && !knows -> answer(i, j, from, to, n_kept)
+    :: else
     fi;
 }
 
-#define HAS_DRAINED(i, j) (PEER(i, j).drains \
-                           && (PEER(i, j).head >= PEER(i, j).upto || IS(LOST_UNREAD)))
-inline end_drain(i, j)
+inline say_answer(i, j)
 {
-    check_memory(i, j);
-    PEER(i, j).drains = 0;
-    PEER(i, j).written = OWN_TAIL(i, j);
-    say_lost(i, j, own[i], PEER(i, j).residence, PEER(i, j).head, PEER(i, j).written, 0);
-    PEER(i, j).written = 0;
-    OWN_LINE(i, j).suspended = 2;
-    close(i, j, PEER(i, j).its_read);
+    NETWORK(i, j)!LOST, PEER(i, j).answer_own, PEER(i, j).answer_its, PEER(i, j).answer_read, 0, 1;
+    PEER(i, j).network_sent++;
+    if
+    :: PEER(i, j).answer_kept > PEER(i, j).answer_read ->
+        if
+        :: PEER(i, j).residence > 0 && HAS_MEMORY(i) -> part(i, j)
+        :: else
+        fi;
+        forget(i, j);
+        PEER(i, j).pending = 0;
+        PEER(i, j).reported = 1;
+        PEER(i, j).state = GONE
+    :: else
+    fi;
+    PEER(i, j).answer_own = 0;
+    PEER(i, j).answer_its = 0;
+    PEER(i, j).answer_read = 0;
+    PEER(i, j).answer_kept = 0;
 }
+
+/* Its ring to the end, before we say how far we are. */
+#define HAS_MORE(i, j) (PEER_LINE(i, j).to == own[i] && PEER_LINE(i, j).ring != 0 \
+                        && PEER(i, j).head < PEER_LINE(i, j).tail)
+#define HAS_DRAINED(i, j) (!DRAINS(i, j) || !HAS_MEMORY(i) || !HAS_MORE(i, j) || IS(LOST_UNREAD))
+#define HAS_WORD(i, j) (!PEER(i, j).said && PEER(i, j).pending && HAS_DRAINED(i, j))
+inline say(i, j)
+{
+    if
+    :: DRAINS(i, j) -> PEER(i, j).read = PEER(i, j).head
+    :: else
+    fi;
+    NETWORK(i, j)!LOST, PEER(i, j).loss_own, PEER(i, j).loss_its, PEER(i, j).read,
+        PEER(i, j).kept_from, PEER(i, j).heard;
+    PEER(i, j).network_sent++;
+    PEER(i, j).said = 1;
+}
+
+#define IS_MISSING(i, j) (PEER(i, j).kept_from > PEER(i, j).its_read \
+                          || PEER(i, j).its_kept_from > PEER(i, j).read)
+#define IS_KEPT_READ(i, j) (!PEER(i, j).have && PEER(i, j).its_read == PEER(i, j).written \
+                            && PEER(i, j).kept_from < PEER(i, j).written)
+/* Both have spoken. */
+#define IS_SETTLED(i, j) (PEER(i, j).pending && PEER(i, j).said && PEER(i, j).heard)
+inline finish(i, j)
+{
+    if
+    :: IS_MISSING(i, j) -> assert(!PEER(i, j).have)     /* one of two can always save all */
+    :: else ->
+        if
+        :: IS(UNCERTAIN_AGAIN) && IS_KEPT_READ(i, j) -> settle(i, j, PEER(i, j).kept_from)
+        :: else -> settle(i, j, PEER(i, j).its_read)
+        fi
+    fi;
+    if
+    :: PEER(i, j).residence > 0 -> check_memory(i, j); part(i, j); forget(i, j)
+    :: else
+    fi;
+    PEER(i, j).pending = 0;
+    if
+    :: IS_MISSING(i, j) -> PEER(i, j).reported = 1; PEER(i, j).state = GONE
+    :: else -> PEER(i, j).state = CLOSED
+    fi;
+}
+
 #endif
 
 /* ---- who does it */
@@ -602,28 +669,29 @@ inline end_drain(i, j)
     APPLICATION_NETWORK(j)
 
 #ifdef LOSS
-/* Its LOST is about an attachment that is newer than the one we still hold: that is ended first. */
-#define IS_AHEAD(i, j) ((ATTACHED(i, j) || PEER(i, j).state == SUSPENDING) \
-                        && !IS(LOST_OUT_OF_TURN) \
-                        && NETWORK(j, i)?[LOST, _, eval(own[i]), _, _, _] \
+/* Its word is about an attachment that is newer than the one we still hold: that is ended first. */
+#define IS_AHEAD(i, j) ((PEER(i, j).residence > 0 || PENDING(i, j)) && !IS(LOST_OUT_OF_TURN) \
+                        && place_of[i] > 0 && NETWORK(j, i)?[LOST, _, eval(own[i]), _, _, _] \
                         && !NETWORK(j, i)?[LOST, eval(PEER(i, j).residence), _, _, _, _] \
-                        && !NETWORK(j, i)?[LOST, eval(PEER(i, j).last), _, _, _, _])
+                        && !(PENDING(i, j) && NETWORK(j, i)?[LOST, eval(PEER(i, j).loss_its), \
+                                                             eval(PEER(i, j).loss_own), _, _, _]))
 #define APPLICATION_NETWORK(j) \
     :: atomic { !silent[i] && !pulled[i] && nempty(NETWORK(j, i)) && !IS_AHEAD(i, j) -> \
-        NETWORK(j, i)?message, from, to, its_read, its_written, it_lost; \
+        NETWORK(j, i)?message, from, to, its_read, its_kept_from, it_knows; \
         PEER(i, j).network_received++; PEER(i, j).known = 1; \
         if \
         :: PEER(i, j).state == GONE \
         :: PEER(i, j).state != GONE && message == LOST -> \
-            take_lost(i, j, k, from, to, its_read, its_written, it_lost) \
+            hear(i, j, k, from, to, its_read, its_kept_from, it_knows) \
         :: PEER(i, j).state != GONE && message != LOST -> deliver(i, j, message) \
         fi; \
-        message = 0; from = 0; to = 0; its_read = 0; its_written = 0; it_lost = 0 } \
+        message = 0; from = 0; to = 0; its_read = 0; its_kept_from = 0; it_knows = 0 } \
     :: atomic { pulled[i] && WANTS_TO_SEND(i, j) && (MAY_MAKE_RING(i, j) || MAY_USE_RING(i, j)) -> \
         send_into_nothing(i, j, k) } \
-    :: atomic { !silent[i] && HAS_MEMORY(i) && PEER(i, j).state == SUSPENDING \
-                && HAS_DRAINED(i, j) -> \
-        end_drain(i, j) }
+    :: atomic { !silent[i] && PEER(i, j).state != GONE && HAS_WORD(i, j) -> say(i, j) } \
+    :: atomic { !silent[i] && !pulled[i] && IS_SETTLED(i, j) -> finish(i, j) } \
+    :: atomic { !silent[i] && PEER(i, j).state != GONE && PEER(i, j).answer_own > 0 -> \
+        say_answer(i, j) }
 #else
 #define APPLICATION_NETWORK(j) \
     :: atomic { !silent[i] && nempty(NETWORK(j, i)) -> \
@@ -656,8 +724,8 @@ proctype Application(byte i)
     byte message, k;
     bit computed;
 #ifdef LOSS
-    byte from, to, its_read, its_written;
-    bit it_lost;
+    byte from, to, its_read, its_kept_from;
+    bit it_knows;
 #endif
 
 end:
@@ -676,15 +744,37 @@ end:
         attach(i, j, at) } \
     :: atomic { IS_MEMBER(i) && MUST_ANSWER(i, j, at) -> line_write(i, at, 2) }
 
-#define LEAVES_UNREAD(i, j) (HAS_LEFT(i, j) && NEVER_ADDRESSED(i, j))
+#define LEAVES_UNREAD(i, j) (phase[PEER(i, j).place] == LEFT && NEVER_ADDRESSED(i, j))
 #define HELPER_LEFT(j) \
     :: atomic { IS_MEMBER(i) && (ATTACHED(i, j) || PEER(i, j).state == SUSPENDING) \
-                && !DRAINS(i, j) && LEAVES_UNREAD(i, j) -> suspend(i, j); close(i, j, 0) }
+                && PEER(i, j).residence > 0 && !PENDING(i, j) && LEAVES_UNREAD(i, j) -> \
+        if \
+        :: ATTACHED(i, j) -> suspend(i, j) \
+        :: else \
+        fi; \
+        close(i, j, 0) } \
+    HELPER_SUSPECT(j)
+
+#ifdef LOSS
+/* Its heart stands still (ivc_lost_suspect()). */
+#define HELPER_SUSPECT(j) \
+    :: atomic { IS_MEMBER(i) && (ATTACHED(i, j) || PEER(i, j).state == SUSPENDING) \
+                && PEER(i, j).residence > 0 && !PENDING(i, j) \
+                && phase[PEER(i, j).place] == DEAD && residence[PEER(i, j).place] == PEER(i, j).residence \
+                && !(PEER(i, j).state == SUSPENDING && HAS_ANSWERED(i, j)) -> \
+        if \
+        :: ATTACHED(i, j) -> keep_sent(i, j) \
+        :: else \
+        fi; \
+        begin(i, j, 1) }
+#else
+#define HELPER_SUSPECT(j)
+#endif
 
 #define HELPER(j) \
     :: atomic { IS_MEMBER(i) && ATTACHED(i, j) && IS_ASKED_BY(i, j) -> suspend(i, j) } \
-    :: atomic { IS_MEMBER(i) && PEER(i, j).state == SUSPENDING && !DRAINS(i, j) \
-                && HAS_ANSWERED(i, j) -> \
+    :: atomic { IS_MEMBER(i) && PEER(i, j).state == SUSPENDING && !PENDING(i, j) \
+                && PEER(i, j).residence > 0 && HAS_ANSWERED(i, j) -> \
         check_memory(i, j); close(i, j, PEER_LINE(i, j).head) } \
     HELPER_LEFT(j) \
     HELPER_AT(j, BASE(ME(i))) \
@@ -694,17 +784,6 @@ end:
 #define HELPER_MORE(j) HELPER_AT(j, BASE(ME(i)) + 3)
 #else
 #define HELPER_MORE(j)
-#endif
-
-#ifdef LOSS
-/* Who asks late finds the ring unread: its memory is kept until its owner has left by plan. */
-#define IS_DONE_WITH(i, at) (phase[at] == LEFT && LINE(ME(i), at).to == residence[at] \
-                             && LINE(ME(i), at).suspended == 1 \
-                             && PEER(i, endpoint[at]).residence != residence[at])
-#define HELPER_DONE(at) \
-    :: atomic { IS_MEMBER(i) && IS_DONE_WITH(i, at) -> LINE(ME(i), at).suspended = 2 }
-#else
-#define HELPER_DONE(at)
 #endif
 
 inline suspend_all(i, k)
@@ -719,7 +798,7 @@ inline suspend_all(i, k)
 }
 
 #ifdef LOSS
-#define ASKS_NOBODY(i) (!PEER(i, (i + 1) % N).asks && !PEER(i, (i + 2) % N).asks)
+#define ASKS_NOBODY(i) (!PEER(i, (i + 1) % N).pending && !PEER(i, (i + 2) % N).pending)
 /* Our own entry of a region that we lost: there is one of us only. */
 inline clear_old(i, k)
 {
@@ -727,7 +806,7 @@ inline clear_old(i, k)
     do
     :: k < device[i] * SLOTS ->
         if
-        :: phase[k] == MEMBER && endpoint[k] == i -> phase[k] = LEFT
+        :: phase[k] == MEMBER && endpoint[k] == i -> phase[k] = DEAD
         :: else
         fi;
         k++
@@ -756,11 +835,7 @@ end:
 #if N > 2
     HELPER((i + 2) % N)
     HELPER_MORE((i + 2) % N)
-    HELPER_DONE(BASE(ME(i)) + 3)
 #endif
-    HELPER_DONE(BASE(ME(i)))
-    HELPER_DONE(BASE(ME(i)) + 1)
-    HELPER_DONE(BASE(ME(i)) + 2)
     :: atomic { IS_MEMBER(i) && !leaving[i] && IS_ORDERED(i) -> leaving[i] = 1; suspend_all(i, k) }
     :: atomic { IS_MEMBER(i) && leaving[i] && ALL_CLOSED(i) ->
         phase[ME(i)] = LEFT; place_of[i] = 0; leaving[i] = 0 }

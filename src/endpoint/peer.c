@@ -86,7 +86,6 @@ static bool may_attach(struct ivc_endpoint *endpoint, const struct ivc_peer *pee
     uint64_t head;
 
     return !is_spent(peer, member) && !peer->parted && !peer->over
-           && !ivc_region_is_ordered_away(region, member->vm)
            && ivc_link_look(region, member->slot, &head) != IVC_LINK_SUSPENDED;
 }
 
@@ -101,6 +100,14 @@ static void become(struct ivc_member *peer, const struct ivc_member *member)
 
 int ivc_peer_attach(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
                     const struct ivc_member *member)
+{
+    if (ivc_region_is_ordered_away(endpoint->home.region, member->vm))
+        return IVC_E_FULL;
+    return ivc_peer_attach_ordered(endpoint, peer, member);
+}
+
+int ivc_peer_attach_ordered(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                            const struct ivc_member *member)
 {
     struct ivc_region *region = endpoint->home.region;
     bool left;
@@ -117,7 +124,8 @@ int ivc_peer_attach(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
     memcpy(&peer->network, member->network, sizeof peer->network);
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CONNECTED, "it is a member of our region");
     ivc_region_watch(region, member->slot, member->generation);
-    /* Release: pairs with the acquire in ivc_endpoint_peer(). */
+    ivc_store_relaxed(&endpoint->home.generations[member->slot], member->generation);
+    /* Release: pairs with the acquire in ivc_endpoint_peer(); the peer and its generation are visible. */
     ivc_store_release(&endpoint->home.peers[member->slot], peer);
     /* It may have sent before we knew it. */
     ivc_region_ring_self(region, member->slot);
@@ -144,7 +152,7 @@ static void begin_anew(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     peer->over = false;
     peer->over_reason = NULL;
-    peer->loss = (struct ivc_loss){ 0 };
+    peer->losses = (struct ivc_losses){ 0 };
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "it is a member again");
 }
 
@@ -179,7 +187,9 @@ int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member
     if (!peer) {
         struct ivc_peer none = { 0 };
 
-        if (!endpoint->network && !may_attach(endpoint, &none, member))
+        if (!endpoint->network
+            && (!may_attach(endpoint, &none, member)
+                || ivc_region_is_ordered_away(endpoint->home.region, member->vm)))
             return IVC_E_FULL;
         peer = ivc_peer_new(member->endpoint_id);
         if (!peer)
@@ -296,6 +306,7 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     }
     if (r != 0)
         return r;
+    peer->kept_from = UINT64_MAX;
     ivc_peer_set_state(endpoint, peer, IVC_PEER_ACTIVE, "the first packet through memory");
     home->senders[home->n_senders++] = peer;
     return 0;

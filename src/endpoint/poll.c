@@ -37,24 +37,30 @@ static void heat(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     ivc_region_set_watched(endpoint->home.region, peer->member.slot, true);
 }
 
-void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+int ivc_poll_map_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     int r;
 
+    if (peer->rx_open || !ivc_peer_is_attached(peer))
+        return 0;
+    r = ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx);
+    if (r != 0)
+        return IVC_MIN(r, 0);
+    /* What it sent by network comes before what is in the ring: then we are called again. */
+    peer->rx_open = ivc_peer_ring_is_due(peer);
+    if (!peer->rx_open)
+        ivc_rx_close(&peer->rx);
+    return !peer->rx_open;
+}
+
+void ivc_poll_open_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
     if (peer->rx_open || !ivc_peer_uses_memory(peer))
         return;
-    r = ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx);
-    if (r < 0 && !ivc_poll_region_is_lost(endpoint))
+    if (ivc_poll_map_rx(endpoint, peer) < 0 && !ivc_poll_region_is_lost(endpoint))
         ivc_peer_end(endpoint, peer, ivc_error_text());
-    if (r != 0)
-        return;
-    /* What it sent by network comes before what is in the ring: then we are called again. */
-    if (!ivc_peer_ring_is_due(peer)) {
-        ivc_rx_close(&peer->rx);
-        return;
-    }
-    peer->rx_open = true;
-    endpoint->home.receivers[endpoint->home.n_receivers++] = peer;
+    if (peer->rx_open)
+        endpoint->home.receivers[endpoint->home.n_receivers++] = peer;
 }
 
 void ivc_poll_welcome_ring(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
@@ -221,8 +227,12 @@ static void end_if_gone(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (ivc_poll_region_is_lost(endpoint))
         return;
     if (fate == IVC_MEMBER_DEAD) {
-        ivc_poll_open_rx(endpoint, peer);
-        if (ivc_lost_suspect(endpoint, peer))
+        bool suspected;
+
+        ivc_endpoint_lock(endpoint);
+        suspected = ivc_lost_suspect(endpoint, peer);
+        ivc_endpoint_unlock(endpoint);
+        if (suspected)
             return;
     }
     take_last_packets(endpoint, peer);

@@ -362,7 +362,7 @@ static void on_down(void *arg, struct ivc_route *route, const char *reason)
     struct ivc_peer *peer = ivc_route_arg(route);
 
     /* Memory leads there, and nothing is awaited from the network: the region says whether it lives. */
-    if (ivc_peer_is_attached(peer) && peer->rx_open && !peer->loss.pending) {
+    if (ivc_peer_is_attached(peer) && peer->rx_open && !peer->losses.last.pending) {
         ivc_endpoint_lock(endpoint);
         peer->route = NULL;
         ivc_endpoint_unlock(endpoint);

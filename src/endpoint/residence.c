@@ -82,9 +82,11 @@ static int make_tables(struct ivc_residence *residence)
     uint32_t capacity = residence->info.capacity;
 
     residence->peers = calloc(capacity, sizeof *residence->peers);
+    residence->generations = calloc(capacity, sizeof *residence->generations);
     residence->receivers = calloc(capacity, sizeof *residence->receivers);
     residence->senders = calloc(capacity, sizeof *residence->senders);
-    if (!residence->peers || !residence->receivers || !residence->senders)
+    if (!residence->peers || !residence->generations || !residence->receivers
+        || !residence->senders)
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
     return 0;
 }
@@ -165,10 +167,12 @@ static void free_tables(struct ivc_residence *residence)
     if (residence->pool.region)
         ivc_pool_forget(&residence->pool);
     free(residence->peers);
+    free(residence->generations);
     free(residence->receivers);
     free(residence->senders);
     free(residence->reserve);
     residence->peers = NULL;
+    residence->generations = NULL;
     residence->receivers = residence->senders = NULL;
     residence->reserve = NULL;
 }

@@ -97,8 +97,8 @@ void keep_unsure(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t 
                  const struct iovec *iov, unsigned n_iov)
 {
     /* When it cannot be kept, it is counted as lost (lost.c). */
-    if (endpoint->helper && ivc_backlog_add(&peer->unsure, tag, iov, n_iov) == 0)
-        peer->unsure_at = at;
+    if (endpoint->helper && ivc_backlog_add(&peer->unsure, at, tag, iov, n_iov) == 0)
+        peer->kept_from = at;
     stop_sending(endpoint, peer);
 }
 

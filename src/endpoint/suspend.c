@@ -1,10 +1,11 @@
 /*
  * Suspending a pair: from memory to the network, and nothing lost on the way (docs/migration.md).
  *
- * Each side stops and says so on its link line, with the number of packets that it has read.  Who has
- * stopped and sees that the other has stopped knows which of its own packets the other will never
- * read: those go to a backlog in private memory, and by network before anything else.  So a packet
- * is in exactly one place: read, or in its sender's ring, or in its sender's backlog.
+ * Each side stops, copies to private memory what the other may not have read, and says that it has
+ * stopped on its link line, with the number of packets that it has read itself.  Who has stopped and sees
+ * that the other has stopped knows which of its own packets the other will never read: those of the
+ * copy go by network before anything else.  So from the moment at which a side says that it has
+ * stopped, its memory may be taken away.
  *
  * Where no network leads, the receiver takes what it has not read: who has stopped and sees that the
  * other has stopped reads the other's ring to its end, into private memory, and says `done`; who is
@@ -21,10 +22,16 @@
 #include "base/util.h"
 #include "channel/link.h"
 
+#include <errno.h>
+#include <inttypes.h>
+
 void ivc_peer_suspend(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)
 {
     struct ivc_region *region = endpoint->home.region;
 
+    if (!ivc_peer_is_memory_only(endpoint, peer)
+        && ivc_peer_keep_sent(endpoint, peer) == IVC_E_FULL)
+        return;
     ivc_poll_turn_away(endpoint, peer);
     if (peer->rx_open)
         ivc_rx_publish(&peer->rx);
@@ -40,36 +47,60 @@ static void give_up(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const 
     ivc_endpoint_leave_to_progress(endpoint);
 }
 
-static int keep_unsent(void *arg, uint8_t tag, const struct iovec *iov, unsigned n_iov)
+static int keep_packet(void *arg, uint64_t at, uint8_t tag, const struct iovec *iov, unsigned n_iov)
 {
     struct ivc_peer *peer = arg;
 
-    return ivc_backlog_add(&peer->unsent, tag, iov, n_iov);
+    return ivc_backlog_add(&peer->unsure, at, tag, iov, n_iov);
 }
 
-int ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head)
+int ivc_peer_keep_sent(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int r;
+
+    if (!peer->tx.slots)
+        return 0;
+    r = ivc_tx_unread(&peer->tx, keep_packet, peer);
+    if (r == 0 && ivc_region_is_intact(endpoint->home.region)) {
+        peer->kept_from = peer->tx.head;
+        return 0;
+    }
+    ivc_backlog_free(&peer->unsure);
+    return ivc_region_is_intact(endpoint->home.region) ? r : IVC_E_FULL;
+}
+
+int ivc_peer_settle(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t written,
+                    uint64_t head)
+{
+    if (head > written || head < IVC_MIN(peer->kept_from, written))
+        return ivc_error_set(-EBADMSG, "client %u on %s says that it has read %" PRIu64 " packets of %"
+                             PRIu64 ", of which %" PRIu64 " are here no more", peer->member.client_id,
+                             peer->member.host, head, written, IVC_MIN(peer->kept_from, written));
+    while (peer->unsure.first && peer->unsure.first->at < head)
+        ivc_backlog_drop_first(&peer->unsure);
+    if (peer->unsure.packets == 0)
+        return 0;
+    peer->unsent = peer->unsure;    /* was empty: a ring is made when all that was left over is gone */
+    peer->unsure = (struct ivc_backlog){ 0 };
+    endpoint->n_unsent++;
+    return 0;
+}
+
+void ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     uint32_t slot = peer->member.slot;
-    bool had_unsent = peer->unsent.packets > 0;
-    int r = peer->tx.slots ? ivc_tx_unread(&peer->tx, head, keep_unsent, peer) : 0;
 
-    if (peer->tx.slots && !ivc_region_is_intact(endpoint->home.region)) {
-        ivc_backlog_free(&peer->unsent);    /* was empty: a ring is made when all of it is gone */
-        return IVC_E_FULL;
-    }
-    endpoint->n_unsent += !had_unsent && peer->unsent.packets > 0;
     ivc_poll_forget(endpoint, peer);
     ivc_peer_detach(endpoint, peer);
     ivc_link_done(endpoint->home.region, slot);
-    return r;
 }
 
 static void close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head)
 {
-    int r = ivc_peer_close_pair(endpoint, peer, head);
+    uint64_t written = peer->tx.slots ? peer->tx.tail : 0;
+    int r = ivc_peer_settle(endpoint, peer, written, head);
 
-    if (r == IVC_E_FULL)
-        return;
+    ivc_peer_close_pair(endpoint, peer);
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "both have stopped");
     if (r < 0)
         give_up(endpoint, peer, "packets to it were lost when its memory was given up");
@@ -84,8 +115,7 @@ static int keep_unread(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     uint64_t end;
     int r = 0, found = 1;
 
-    if (!peer->rx_open && ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx) == 0)
-        peer->rx_open = ivc_peer_ring_is_due(peer);
+    (void)ivc_poll_map_rx(endpoint, peer);
     end = peer->rx_open ? peer->rx.head + peer->rx.mask + 1 : 0;
     while (peer->rx_open && peer->rx.head < end && r == 0
            && (found = ivc_rx_peek(&peer->rx, packet)) == 1) {
@@ -93,7 +123,7 @@ static int keep_unread(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
             { packet->head, packet->head_len }, { (void *)packet->body, packet->body_len },
         };
 
-        r = ivc_backlog_add(&peer->unread, packet->tag, iov, packet->body_len > 0 ? 2 : 1);
+        r = ivc_backlog_add(&peer->unread, peer->rx.head, packet->tag, iov, packet->body_len > 0 ? 2 : 1);
         ivc_rx_advance(&peer->rx);
     }
     return r < 0 ? r : IVC_MIN(found, 0);
@@ -164,7 +194,7 @@ void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     fate = ivc_region_member_fate(region, member->slot, member->generation);
     word = ivc_link_look(region, member->slot, &head);
     /* Zeroes of a window that was taken away look like a member that left. */
-    if (peer->loss.pending || ivc_region_look_if_lost(region))
+    if (peer->losses.last.pending || ivc_region_look_if_lost(region))
         return;
     if (ivc_peer_is_memory_only(endpoint, peer))
         try_part(endpoint, peer, word, fate);
@@ -172,7 +202,8 @@ void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         close_pair(endpoint, peer, head);
     else if (fate == IVC_MEMBER_MOVED && word == IVC_LINK_NONE)
         close_pair(endpoint, peer, 0);      /* it never knew us here, and has read nothing */
-    else if (fate != IVC_MEMBER_HERE)
+    else if (fate != IVC_MEMBER_HERE
+             && !(fate == IVC_MEMBER_DEAD && ivc_lost_suspect(endpoint, peer)))
         take_last_packets(endpoint, peer, fate != IVC_MEMBER_DEAD);
 }
 

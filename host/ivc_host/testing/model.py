@@ -129,6 +129,7 @@ MUTATIONS = (
     Mutation("UNCERTAIN_AGAIN", LOSS, _orders(0)),
     Mutation("LATE_LOST_FORGOTTEN", LOSS, {}),
     Mutation("LOST_OUT_OF_TURN", LOSS, _messages(1, 1)),
+    Mutation("COPY_LATE", LOSS, {}),
 )
 
 
