@@ -40,6 +40,7 @@ struct ivc_helper {
     bool busy;                  /* something is under way: look again soon */
     uint64_t look_round_at;
     struct ivc_order_watch orders;  /* of the region that we may not join yet */
+    uint64_t lent_lost;         /* ivc_region_lent_lost(), when we looked last */
     int refused;                /* why the region that is there was not joined, last time */
 };
 
@@ -179,6 +180,34 @@ static bool give_up_if_lost(struct ivc_helper *helper)
     return true;
 }
 
+static int end_over(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    (void)endpoint;
+    if (peer->over || ivc_peer_state(peer) == IVC_PEER_GONE)
+        return 0;
+    peer->over = true;
+    peer->over_told = true;
+    peer->over_reason = "memory that the application had of ivc_alloc() was taken away without asking, and "
+                        "what it had written there is lost";
+    return 0;
+}
+
+/* What was sent can be saved, what the application had written to memory that was lent to it not: such a
+ * process must not go on as if nothing had happened. */
+static void look_at_lent(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+    uint64_t lost = ivc_region_lent_lost();
+
+    if (lost == helper->lent_lost)
+        return;
+    helper->lent_lost = lost;
+    close_gate(endpoint);
+    (void)ivc_peers_each(endpoint, end_over);
+    ivc_endpoint_leave_to_progress(endpoint);
+    open_gate(endpoint);
+}
+
 static void look_at_orders(struct ivc_helper *helper)
 {
     struct ivc_endpoint *endpoint = helper->endpoint;
@@ -304,6 +333,7 @@ static void *help(void *arg)
         helper->busy = false;
         if (helper->endpoint->home.region)
             look_at_orders(helper);
+        look_at_lent(helper);
         look_round(helper);
     } while (!wait_for_stop(helper));
     return NULL;
@@ -323,6 +353,7 @@ int ivc_helper_start(struct ivc_endpoint *endpoint)
 
     if (helper) {
         helper->endpoint = endpoint;
+        helper->lent_lost = ivc_region_lent_lost();
         helper->look_round_at = ivc_now_ms() + LOOK_ROUND_MS;
         r = start_thread(helper);
     }

@@ -23,7 +23,7 @@ enum wire_kind {
     WIRE_PACKET = 1,
     WIRE_GREETING,
     WIRE_FAREWELL,
-    WIRE_BROKEN,            /* packets of yours are missing: nothing more is taken from you */
+    WIRE_BROKEN,            /* nothing more is taken from you, and why (a text) */
     WIRE_LOST,              /* our shared memory is gone (lost.c) */
 };
 
@@ -153,6 +153,13 @@ int ivc_remote_send_lost(struct ivc_endpoint *endpoint, struct ivc_peer *peer, c
     int r = may_send(endpoint, peer);
 
     return r != 0 ? r : send_kind(endpoint, peer, WIRE_LOST, content, len);
+}
+
+int ivc_remote_send_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *why)
+{
+    int r = may_send(endpoint, peer);
+
+    return r != 0 ? r : send_kind(endpoint, peer, WIRE_BROKEN, why, strlen(why));
 }
 
 static int send_packet(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
@@ -299,11 +306,25 @@ static void end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char
 }
 
 /* The peer has to know as well, or it would wait for answers to what is dropped from now on. */
-static void end_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason)
+static void end_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason,
+                       const char *told)
 {
     ivc_endpoint_lock(endpoint);
-    send_kind(endpoint, peer, WIRE_BROKEN, NULL, 0);
+    (void)ivc_remote_send_broken(endpoint, peer, told);
     ivc_endpoint_unlock(endpoint);
+    end(endpoint, peer, reason);
+}
+
+/* By the peer, for a reason that it tells. */
+static void end_told(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *text, size_t len)
+{
+    char why[200], reason[sizeof why + 40];
+    size_t n = IVC_MIN(len, sizeof why - 1);
+
+    for (size_t i = 0; i < n; i++)
+        why[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '.';
+    why[n] = '\0';
+    snprintf(reason, sizeof reason, "it has ended the connection: %s", why);
     end(endpoint, peer, reason);
 }
 
@@ -334,17 +355,19 @@ static void on_packet(void *arg, const void *data, size_t len)
         return;     /* of a job that is not ours, or of one that was given up */
     ivc_route_heard(peer->route);
     if (wire.kind == WIRE_BROKEN) {
-        end(endpoint, peer, "it takes no more of our packets: some were lost on the network, or "
-            "IVC_CHUNK_SIZE is smaller there");
+        end_told(endpoint, peer, content, len);
         return;
     }
     if (wire.number != peer->remote_received++) {
-        end_broken(endpoint, peer, "packets of it were lost on the network");
+        end_broken(endpoint, peer, "packets of it were lost on the network",
+                   "packets of ours were lost on the network");
         return;
     }
     if (wire.kind == WIRE_GREETING && sends_too_much(endpoint, content))
         end_broken(endpoint, peer, "its packets are longer than ours: IVC_CHUNK_SIZE must be the "
-                   "same wherever packets go over the network");
+                   "same wherever packets go over the network",
+                   "our packets are longer than its: IVC_CHUNK_SIZE must be the same wherever "
+                   "packets go over the network");
     else if (wire.kind == WIRE_PACKET)
         deliver(endpoint, peer, wire.tag, content, len);
     else if (wire.kind == WIRE_LOST)

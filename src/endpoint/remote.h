@@ -34,6 +34,9 @@ int ivc_remote_greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 int ivc_remote_send_lost(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *content,
                          size_t len);
 
+/* Under send_lock: nothing is taken from it any more, and nothing is sent to it. */
+int ivc_remote_send_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *why);
+
 /* Under send_lock.  What was left over goes first. */
 int ivc_remote_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                     const struct iovec *iov, unsigned n_iov, size_t len);

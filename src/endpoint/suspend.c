@@ -233,6 +233,22 @@ static void tell_parted(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         endpoint->on_parted(endpoint->arg, peer);
 }
 
+/* It may live and have no idea: then it is told, by network where there is one. */
+static void end_over(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int r = 0;
+
+    if (peer->over_told && !ivc_peer_is_memory_only(endpoint, peer)) {
+        ivc_endpoint_lock(endpoint);
+        r = ivc_remote_send_broken(endpoint, peer, peer->over_reason);
+        ivc_endpoint_unlock(endpoint);
+    }
+    if (r == IVC_E_FULL)
+        ivc_endpoint_leave_to_progress(endpoint);
+    else
+        ivc_peer_end(endpoint, peer, peer->over_reason);
+}
+
 /* Who is on the network now is watched there, and gets what is left over. */
 static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
@@ -248,7 +264,7 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         return 0;
     }
     if (peer->over) {
-        ivc_peer_end(endpoint, peer, peer->over_reason);
+        end_over(endpoint, peer);
         return 0;
     }
     if (peer->parted)

@@ -81,6 +81,8 @@ struct ivc_layout_order *ivc_order_at(const struct ivc_region *region, uint32_t 
 /* retire.c: nothing unless the region is retired. */
 void ivc_retire_end(struct ivc_region *region);
 void ivc_retire_unshare(const struct ivc_share *share);
+/* All that was lent is lost with the region. */
+void ivc_lend_lost(const struct ivc_region *region);
 
 /* farewell.c: what is said when the window is replaced already. */
 struct ivc_farewell {

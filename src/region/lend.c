@@ -119,6 +119,23 @@ int ivc_region_take_back(struct ivc_region *region, const void *memory)
     return 0;
 }
 
+static ivc_atomic_u64 lost_bytes;
+
+void ivc_lend_lost(const struct ivc_region *region)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < region->lent.n; i++)
+        bytes += region->lent.pieces[i].size;
+    /* Relaxed: a number, on whose strength nothing is read. */
+    atomic_fetch_add_explicit(&lost_bytes, bytes, memory_order_relaxed);
+}
+
+uint64_t ivc_region_lent_lost(void)
+{
+    return ivc_load_relaxed(&lost_bytes);
+}
+
 size_t ivc_region_lent_pieces(const struct ivc_region *region)
 {
     return region->lent.n;

@@ -215,6 +215,9 @@ int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_mem
 int ivc_region_take_back(struct ivc_region *region, const void *memory);
 /* Pieces that were lent and not taken back. */
 size_t ivc_region_lent_pieces(const struct ivc_region *region);
+/* Bytes that were lent to this process, by whatever region, and went with memory that was taken away: what
+ * the application had written there is no more. */
+uint64_t ivc_region_lent_lost(void);
 
 /* The line on which we tell `slot` what it must know, and its line for us (NULL: none yet). */
 struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t slot);

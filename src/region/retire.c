@@ -168,6 +168,20 @@ static void copy(const char *window, char *private, uint64_t at, uint64_t size)
     memcpy(private + at, window + at, size);
 }
 
+/* We were taken for dead, and that is so long ago that our blocks are ours no more. */
+static bool is_buried(const struct ivc_region *region)
+{
+    uint64_t state;
+
+    if (!region->joined)
+        return false;
+    /* After what was read: it was ours as long as our entry was. */
+    atomic_thread_fence(memory_order_acquire);
+    state = ivc_load_relaxed(&ivc_region_slot(region, region->self.slot)->state);
+    return ivc_layout_generation(state) != region->self.generation
+           || ivc_layout_phase(state) == IVC_PHASE_FREE;
+}
+
 /* From here to its end the window is read-only, if anybody could store into it. */
 static int replace_window(const struct retiring *retiring)
 {
@@ -184,7 +198,8 @@ static int replace_window(const struct retiring *retiring)
                              region->name, strerror(errno));
     memcpy(retiring->private, window, sizeof(struct ivc_layout_header));    /* ivc_region_info() */
     each_piece(retiring, copy);
-    region->lost = !ivc_region_is_intact(region);   /* then those were zeroes, or some of them */
+    /* Then those were zeroes, or some of them; or somebody else's by now, who was given our blocks. */
+    region->lost = !ivc_region_is_intact(region) || is_buried(region);
     if (mremap(retiring->private, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, window) != MAP_FAILED)
         return 0;
     r = ivc_error_set(-errno, "region %s: cannot put private memory in its place: %s", region->name,
@@ -213,6 +228,8 @@ static int guard_stores(struct ivc_region *region)
 /* What is at the window's place is private memory. */
 static void let_go(struct ivc_region *region)
 {
+    if (region->lost)
+        ivc_lend_lost(region);
     region->retired = true;
     region->joined = false;
     ivc_fault_uncover(region->mapping.fault);

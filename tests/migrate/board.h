@@ -88,6 +88,7 @@ struct board {
     size_t longest;                 /* message */
     unsigned compute_ms;            /* at most, without a call of the library */
     bool ends_allowed;              /* the end of a connection is told, and is no fault */
+    bool lends;                     /* rank 0 has memory of its region */
 
     ivc_atomic_u32 quiet;           /* the controller's: start no more */
     ivc_atomic_u32 end;             /* ... all has come, close */

@@ -81,6 +81,17 @@ void load_inside(struct load *load, void (*fn)(void *arg), void *arg)
 
 /* ---- opening and closing */
 
+/* As an application does; it is given back with the endpoint. */
+static void lend(struct load *load)
+{
+    enum { SIZE = 65536 };
+    void *memory;
+
+    if (ivc_endpoint_lend(load->endpoint, SIZE, &memory) != 0)
+        load_fault(load, "cannot have memory of its region: %s", ivc_error_text());
+    memset(memory, 1, SIZE);
+}
+
 struct load *load_open(struct board *board, uint32_t own)
 {
     struct load *load = calloc(1, sizeof *load);
@@ -108,6 +119,8 @@ struct load *load_open(struct board *board, uint32_t own)
     if (ivc_endpoint_packet_max(load->endpoint) < PACKET_MAX)
         load_fault(load, "packets are too short for this test: %zu bytes",
                    ivc_endpoint_packet_max(load->endpoint));
+    if (board->lends && own == 0)
+        lend(load);
     ivc_endpoint_address(load->endpoint, &load->place->address);
     return load;
 }

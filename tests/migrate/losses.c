@@ -71,6 +71,33 @@ static void pulled(bool while_moving)
     CHECK(ivc_load_relaxed(&stage_run.board->ranks[0].pulled) > 0);
 }
 
+/* What the application had of ivc_alloc() is in nobody else's memory: the process must not go on. */
+static void test_pulled_lent(void)
+{
+    struct board_pair *pairs;
+
+    stage_prepare((struct run_options){ .ranks = 3, .guests = 3, .kernels = true, .lends = true,
+                                        .ends_allowed = true });
+    run_start(&stage_run);
+    stage_await_memory(0, 1);
+    stage_await_memory(0, 2);
+    pairs = stage_run.board->ranks[0].pairs;
+    ivc_store_relaxed(&stage_run.board->ranks[0].pull, 1);
+    for (unsigned ms = 0; ms < 20000 && !(ivc_load_acquire(&pairs[1].gone_at_ns)
+                                          && ivc_load_acquire(&pairs[2].gone_at_ns)); ms += 10)
+        run_for(&stage_run, 10);
+    for (unsigned i = 1; i < 3; i++) {
+        CHECK(ivc_load_acquire(&pairs[i].gone_at_ns) != 0);
+        CHECK_TEXT(pairs[i].gone_reason, "ivc_alloc", "lost");
+    }
+    run_for(&stage_run, 2000);
+    check_ends();
+    for (unsigned i = 1; i < 3; i++)
+        CHECK_TEXT(stage_run.board->ranks[i].pairs[0].gone_reason, "it has ended", "ivc_alloc");
+    run_finish(&stage_run);
+    run_report(&stage_run, "pulled, lent");
+}
+
 static void test_pulled(void)
 {
     pulled(false);
@@ -137,6 +164,7 @@ static void test_evicted(void)
 static const struct check_case cases[] = {
     { "a device pulled without asking", test_pulled, 180 },
     { "a device pulled in the middle of a move", test_pulled_moving, 180 },
+    { "a device pulled with memory that was lent", test_pulled_lent, 60 },
     { "the file truncated", test_truncated, 120 },
     { "the file truncated in the middle of a move", test_truncated_moving, 120 },
     { "stopped for longer than the lease", test_evicted, 120 },
