@@ -225,13 +225,25 @@ static void say_answer(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         end_missing(endpoint, peer, 0, losses->missing, NULL);
 }
 
+static bool read_to_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    if (ivc_poll_map_rx(endpoint, peer) != 1)
+        return ivc_poll_drain(endpoint, peer);
+    /* First comes what it sent by network; if that never comes, the network tells why. */
+    ivc_endpoint_lock(endpoint);
+    if (ivc_remote_open_route(endpoint, peer) == 0)
+        ivc_route_watch(peer->route);
+    ivc_endpoint_unlock(endpoint);
+    return false;
+}
+
 static void say_own(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     struct ivc_loss *loss = &peer->losses.last;
     struct ivc_lost_word word;
 
     /* Its ring to the end, before we say how far we are. */
-    if (loss->have && (ivc_poll_map_rx(endpoint, peer) == 1 || !ivc_poll_drain(endpoint, peer))) {
+    if (loss->have && !read_to_end(endpoint, peer)) {
         ivc_endpoint_leave_to_progress(endpoint);
         return;
     }
