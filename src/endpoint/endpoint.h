@@ -40,7 +40,7 @@ typedef void ivc_endpoint_packet_fn(void *arg, struct ivc_peer *peer,
                                     const struct ivc_packet *packet);
 
 /* Called once when a peer is gone; its packets have all been delivered.  `reason` is NULL when it
- * left in order, else says what happened ("its process died"). */
+ * left in order, else says what happened ("its process died"), and is valid during the call. */
 typedef void ivc_endpoint_gone_fn(void *arg, struct ivc_peer *peer, const char *reason);
 
 /* In that handler, after it has read the body and before it acts upon it: whether the memory was there

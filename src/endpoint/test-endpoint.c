@@ -27,7 +27,8 @@ enum { SIZE = 16 << 20, MAX = 1 << 17 };
 struct node {
     struct ivc_endpoint *endpoint;
     unsigned packets, gones, arrivals;
-    const char *last_reason;
+    const char *last_reason;        /* in `reason`, or NULL */
+    char reason[256];
     struct ivc_peer *last_peer;
     struct ivc_packet last_packet;
     char packet_bytes[MAX];
@@ -51,7 +52,9 @@ static void on_gone(void *arg, struct ivc_peer *peer, const char *reason)
 
     (void)peer;
     node->gones++;
-    node->last_reason = reason;
+    if (reason)
+        snprintf(node->reason, sizeof node->reason, "%s", reason);
+    node->last_reason = reason ? node->reason : NULL;
 }
 
 static void on_arrival(void *arg, struct ivc_peer *peer)

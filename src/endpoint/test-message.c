@@ -66,7 +66,8 @@ struct node {
     uint32_t last_done;
     struct incoming *waiting[LATER_MAX];
     unsigned n_waiting;
-    const char *last_reason;
+    const char *last_reason;        /* in `reason`, or NULL */
+    char reason[256];
     struct ivc_link leaving;        /* messages whose on_sent was not called yet */
 };
 
@@ -194,7 +195,9 @@ static void on_gone(void *arg, struct ivc_peer *peer, const char *reason)
     struct node *node = arg;
 
     node->gones++;
-    node->last_reason = reason;
+    if (reason)
+        snprintf(node->reason, sizeof node->reason, "%s", reason);
+    node->last_reason = reason ? node->reason : NULL;
     ivc_mailbox_gone(node->mailbox, peer);
 }
 
