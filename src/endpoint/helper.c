@@ -180,7 +180,7 @@ static bool give_up_if_lost(struct ivc_helper *helper)
     return true;
 }
 
-static int end_over(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+static int end_for_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     (void)endpoint;
     if (peer->over || ivc_peer_state(peer) == IVC_PEER_GONE)
@@ -203,7 +203,7 @@ static void look_at_lent(struct ivc_helper *helper)
         return;
     helper->lent_lost = lost;
     close_gate(endpoint);
-    (void)ivc_peers_each(endpoint, end_over);
+    (void)ivc_peers_each(endpoint, end_for_lent);
     ivc_endpoint_leave_to_progress(endpoint);
     open_gate(endpoint);
 }

@@ -301,10 +301,9 @@ void ivc_peer_try_close(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
  * nothing of it is lost.  Nothing is written to the ring any more.  IVC_E_FULL: the memory was taken away
  * already, and nothing is kept.  Under send_lock, or the helper; so are the next two. */
 int ivc_peer_keep_sent(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
-/* Of the `written` packets in our ring the peer has read `head`: the others of that copy go by network.
- * Negative when that cannot be. */
-int ivc_peer_settle(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t written,
-                    uint64_t head);
+/* Of the packets in our ring, as ivc_lost_note() has it, the peer has read `head`: the others of that copy
+ * go by network.  Negative when that cannot be. */
+int ivc_peer_settle(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head);
 /* The attachment is over. */
 void ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Under `polling`: what the helper found out, told to the adapter. */

@@ -269,7 +269,7 @@ static void finish(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 
     ivc_endpoint_lock(endpoint);
     if (sent == 0)
-        r = ivc_peer_settle(endpoint, peer, loss->written, loss->peer_read);
+        r = ivc_peer_settle(endpoint, peer, loss->peer_read);
     if (ivc_peer_is_attached(peer))
         ivc_peer_close_pair(endpoint, peer);
     loss->pending = false;

@@ -69,13 +69,14 @@ int ivc_peer_keep_sent(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return ivc_region_is_intact(endpoint->home.region) ? r : IVC_E_FULL;
 }
 
-int ivc_peer_settle(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t written,
-                    uint64_t head)
+int ivc_peer_settle(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head)
 {
-    if (head > written || head < IVC_MIN(peer->kept_from, written))
+    const struct ivc_loss *noted = &peer->losses.last;
+
+    if (head > noted->written || head < noted->kept_from)
         return ivc_error_set(-EBADMSG, "client %u on %s says that it has read %" PRIu64 " packets of %"
                              PRIu64 ", of which %" PRIu64 " are here no more", peer->member.client_id,
-                             peer->member.host, head, written, IVC_MIN(peer->kept_from, written));
+                             peer->member.host, head, noted->written, noted->kept_from);
     while (peer->unsure.first && peer->unsure.first->at < head)
         ivc_backlog_drop_first(&peer->unsure);
     if (peer->unsure.packets == 0)
@@ -97,8 +98,7 @@ void ivc_peer_close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 
 static void close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t head)
 {
-    uint64_t written = peer->tx.slots ? peer->tx.tail : 0;
-    int r = ivc_peer_settle(endpoint, peer, written, head);
+    int r = ivc_peer_settle(endpoint, peer, head);
 
     ivc_peer_close_pair(endpoint, peer);
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "both have stopped");
