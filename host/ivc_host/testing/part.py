@@ -127,7 +127,9 @@ class Run:
         """Count the lines of a program of tests/check.h."""
         reason = ""
         lines = 0
+        said: list[str] = []  # since the case before this one
         for line in done.stdout.splitlines():
+            said.append(line)
             if line.startswith("# "):
                 reason = line[2:]
             if not (match := _LINE.match(line)):
@@ -139,6 +141,7 @@ class Run:
             elif match[1] == "skip":
                 self.skipped(what, reason)
             else:
-                self.failed(what, done.stdout)
+                self.failed(what, "\n".join(said))
+            said = []
         if lines == 0 or (done.returncode not in (0, 77) and "not ok" not in done.stdout):
             self.failed(f"{name}: ended with {done.returncode}", done.stdout)
