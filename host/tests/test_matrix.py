@@ -234,9 +234,11 @@ def test_not_run_is_never_passed(tmp_path: Path) -> None:
         Cell("mpich", "5.0", "here", "own", [_suite("t.A")]),
     ]
     assert [outcome.text for _, outcome in results.failed(cells)] == ["not built"]
+    cells[1].outcomes[0].day, cells[1].outcomes[0].tree = "2026-02-01", "abc"
     results.save(tmp_path / "m.json", cells)
     assert results.load(tmp_path / "m.json") == cells
     page = table.markdown(cells, _plan().tasks, "./run matrix", "today")
+    assert "Made 2026-02-01 (ivc abc) on today" in page.replace("\n", " ")
     assert "not built" in page and "t.A" in page
     assert "- MPICH, newest, one: integrity on 4 ranks, latency on 2 ranks, suite on 2" in page
 

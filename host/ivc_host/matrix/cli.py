@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -43,21 +43,11 @@ def _plan(
     return plan.make(chosen, where, names, quick=quick, own=own, ranks=ranks)
 
 
-def _command(words: Mapping[str, Sequence[object]], quick: bool) -> str:
-    options = [f"--{key} {value}" for key, values in words.items() for value in values]
-    return " ".join(["./run matrix", *(["--quick"] if quick else []), *options])
-
-
-def make(wanted: plan.Plan, cells: list[Cell], file: Path | None) -> list[Cell]:
-    """Make the cells, with progress on the error output; the log is in build/test-logs."""
+def make(wanted: plan.Plan, cells: list[Cell], keep: Callable[[], None]) -> list[Cell]:
+    """Make the cells, with progress on the error output; the log is in build/test-logs. Each result
+    that has come is kept at once."""
     logs = paths.build() / "test-logs"
     logs.mkdir(parents=True, exist_ok=True)
-
-    def done(cell: Cell, outcome: Outcome) -> None:
-        del cell, outcome
-        if file is not None:
-            results.save(file, cells)
-
     with ExitStack() as stack:
         log = stack.enter_context((logs / "matrix-jobs.log").open("w", errors="replace"))
         steps = stack.enter_context(Steps(len(wanted.tasks)))
@@ -66,7 +56,11 @@ def make(wanted: plan.Plan, cells: list[Cell], file: Path | None) -> list[Cell]:
             log.write(text + "\n")
             log.flush()
 
-        return plan.run(wanted, cells, plan.Making(steps, steps.count, note, done))
+        def done(cell: Cell, outcome: Outcome) -> None:
+            del cell, outcome
+            keep()
+
+        return plan.run(wanted, cells, plan.Making(steps, steps.count, note, done, _tree()))
 
 
 @app.callback(invoke_without_command=True)
@@ -105,31 +99,38 @@ def matrix(
         console.width = 140  # a file has no edge to wrap at
     begin = time.monotonic()
     cells = results.load(json_file) if resume and json_file else []
+    whole = _plan([], [], [], [], quick=False, own=True).tasks
+    files = [f"--json {json_file} --resume"] if json_file else []
+    command = " ".join(["./run matrix", *files, f"--write {write}"])
+
+    def keep() -> None:
+        if json_file is not None:
+            results.save(json_file, cells)
+        if write is not None:
+            write.write_text(table.markdown(cells, whole, command, _machine()))
+
     plan.judge(cells)
-    make(wanted, cells, json_file)
+    make(wanted, cells, keep)
+    keep()
     table.show(cells, console)
     bad = results.failed(cells)
     passed = sum(len(cell.outcomes) for cell in cells if cell.way == mpis.IVC) - len(bad)
     print(f"{passed} passed, {len(bad)} failed or not run; {time.monotonic() - begin:.0f} s")
     if write is not None:
-        words: dict[str, Sequence[object]] = {
-            "only": only or [], "place": place or [], "program": program or [], "ranks": ranks or []
-        }  # fmt: skip
-        whole = _plan([], [], [], [], quick=False, own=True).tasks
-        write.write_text(table.markdown(cells, whole, _command(words, quick), _when()))
         print(f"written: {write}")
     raise typer.Exit(1 if bad else 0)
 
 
-def _when() -> str:
-    """Date, version of ours, machine."""
-    found = machine.describe()
-    ask = ["git", "-C", str(paths.project()), "describe", "--always", "--dirty=, changed"]
+def _tree() -> str:
+    """The version of ours; empty without git, or in an unpacked archive."""
+    ask = ["git", "-C", str(paths.project()), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
-        commit = subprocess.run(ask, capture_output=True, text=True).stdout.strip()
-    except OSError:  # no git, or no checkout: an unpacked archive
-        commit = ""
-    words = [time.strftime("%Y-%m-%d", time.gmtime())]
-    words += [f"ivc: {commit}"] if commit else []
-    words += [f"{key}: {value}" for key, value in found.items() if isinstance(value, str)]
-    return ", ".join(words) + "."
+        return subprocess.run(ask, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+def _machine() -> str:
+    return ", ".join(
+        f"{key}: {value}" for key, value in machine.describe().items() if isinstance(value, str)
+    )

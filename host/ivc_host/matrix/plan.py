@@ -6,6 +6,7 @@ is made anew for the next. What has a result already is not done again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +98,8 @@ class Making:
     count: Callable[[str], None]
     log: Callable[[str], None]
     done: Callable[[Cell, Outcome], None]
+    #: The version of our tree.
+    tree: str = ""
 
 
 def judge(cells: Collection[Cell]) -> None:
@@ -117,6 +120,7 @@ def _keep(cells: list[Cell], task: Task, version: str, outcome: Outcome, making:
         cell = Cell(task.name, version, task.place.key, task.way)
         cells.append(cell)
     cell.version = version or cell.version
+    outcome.day, outcome.tree = time.strftime("%Y-%m-%d", time.gmtime()), making.tree
     cell.outcomes.append(outcome)
     judge(cells)
     making.done(cell, outcome)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import paths
 from ..bench import machine
 from ..errors import UsageError
 
@@ -34,6 +35,9 @@ class Outcome:
     failures: dict[str, str] = field(default_factory=dict)
     latency_us: dict[str, float] = field(default_factory=dict)
     tests: int = 0
+    #: The day (UTC), and the version of our tree, as git describes it.
+    day: str = ""
+    tree: str = ""
 
 
 @dataclass
@@ -66,8 +70,13 @@ def failed(cells: Iterable[Cell]) -> list[tuple[Cell, Outcome]]:
     ]
 
 
+def anywhere(text: str) -> str:
+    """The text without the folders of the machine that it comes from."""
+    return text.replace(str(paths.project()), ".").replace(str(Path.home()), "~")
+
+
 def save(path: Path, cells: Iterable[Cell]) -> None:
-    """Replace the file as a whole: it is written after each cell."""
+    """Replace the file as a whole: it is written after each job."""
     data = {
         "schema": _SCHEMA,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -75,7 +84,7 @@ def save(path: Path, cells: Iterable[Cell]) -> None:
         "cells": [asdict(cell) for cell in cells],
     }
     new = path.with_name(path.name + ".new")
-    new.write_text(json.dumps(data, indent=1, default=str) + "\n")
+    new.write_text(anywhere(json.dumps(data, indent=1, default=str)) + "\n")
     os.replace(new, path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +11,7 @@ from . import known
 from .mpis import MPIS
 from .places import PLACES
 from .plan import Task
-from .results import FAIL, NOT_RUN, PASS, Cell, Outcome
+from .results import FAIL, NOT_RUN, PASS, Cell, Outcome, anywhere
 
 _HEADS = ("MPI", "place", "integrity", "8 B", "64 KiB", "1 MiB", "mpi4py, 2 ranks",
           "mpi4py, 4 ranks")  # fmt: skip
@@ -126,7 +125,8 @@ Every MPI in every place, real programs between user-mode Linux guests. Made by
 
     {command}
 
-{when}
+which adds what has no result yet and can be stopped and given again; the results themselves are in
+the file of `--json`. Made {when} on {machine}.
 
 - *place*: {places}.
   A "host" is a region of shared memory; guests of two hosts have only a network between them. Four
@@ -178,11 +178,21 @@ def _missing(cells: Iterable[Cell], tasks: Iterable[Task]) -> list[str]:
     return [f"{where}: {', '.join(jobs)}" for where, jobs in by_cell.items()]
 
 
-def markdown(cells: Sequence[Cell], whole: Iterable[Task], command: str, when: str) -> str:
+def _when(cells: Iterable[Cell]) -> str:
+    """The days on which the results were made, each with the versions of ours."""
+    trees: dict[str, dict[str, None]] = {}
+    made = [o for cell in cells for o in cell.outcomes if o.day]
+    for outcome in sorted(made, key=lambda o: o.day):
+        trees.setdefault(outcome.day, {})[outcome.tree] = None
+    return "; ".join(f"{day} (ivc {', '.join(filter(None, trees[day]))})" for day in trees)
+
+
+def markdown(cells: Sequence[Cell], whole: Iterable[Task], command: str, machine: str) -> str:
     """The page docs/matrix.md; `whole` is everything that a matrix can have."""
     text = _PAGE.format(
         command=command,
-        when=when,
+        when=_when(cells),
+        machine=machine,
         places="; ".join(f"*{place.key}*: {place.label}" for place in PLACES),
         failing=_known(known.FAILING),
         left_out=_known(known.LEFT_OUT),
@@ -196,4 +206,4 @@ def markdown(cells: Sequence[Cell], whole: Iterable[Task], command: str, when: s
     if missing := _missing(cells, whole):
         text += "\n## What was not run in this matrix\n\n"
         text += "".join(f"- {line}\n" for line in missing)
-    return text.replace(str(Path.home()), "~")
+    return anywhere(text)
