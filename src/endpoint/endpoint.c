@@ -105,6 +105,9 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
         r = ivc_remote_open(endpoint, options);
     endpoint->answers = endpoint->network || endpoint->on_parted;
     if (r == 0)
+        ivc_wake_open(&endpoint->wake, endpoint->id, endpoint->network
+                      ? ivc_network_ip(endpoint->network) : NULL);
+    if (r == 0)
         r = move_in(endpoint, options);
     if (r == 0 && options->moves && !options->network)
         keep_to_region(endpoint);
@@ -140,6 +143,7 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
     endpoint->on_moved = options->on_moved;
     endpoint->arg = options->arg;
     endpoint->expected_peers = options->expected_peers;
+    endpoint->wake.here = endpoint->wake.there = -1;
     atomic_flag_clear(&endpoint->polling);
     pthread_mutex_init(&endpoint->send_lock, NULL);
     ivc_gate_init(&endpoint->gate);
@@ -225,6 +229,7 @@ void ivc_endpoint_free(struct ivc_endpoint *endpoint)
     ivc_helper_stop(endpoint);
     ivc_remote_close(endpoint);
     ivc_residences_free(endpoint);
+    ivc_wake_close(&endpoint->wake);
     free_peers(endpoint);
     free(endpoint->region_name);
     ivc_gate_free(&endpoint->gate);

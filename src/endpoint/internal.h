@@ -133,6 +133,9 @@ struct ivc_endpoint {
     struct ivc_helper *helper;      /* helper.c: NULL: nothing ever moves */
     struct ivc_peer *_Atomic by_id[IVC_PEER_BUCKETS];   /* all peers; written under send_lock */
     struct ivc_watcher *watcher;    /* wait.c: who looks while others sleep */
+    struct ivc_wake wake;
+    ivc_atomic_u32 asleep;          /* somebody sleeps, or is about to */
+    ivc_atomic_u32 is_woken;        /* wait.c: those who ring wake us, as far as we have seen */
     uint64_t id, magic_id;
     uint32_t client_id;
     uint32_t ring_size, segment_size, eager_max, expected_peers;
@@ -215,6 +218,10 @@ static inline void ivc_endpoint_leave_to_progress(struct ivc_endpoint *endpoint)
 {
     /* Relaxed: progress takes what it is about under the exclusion that we have now. */
     ivc_store_relaxed(&endpoint->news, 1);
+    /* Whoever lies down says so and then looks at the news: one of us sees the other. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (ivc_load_relaxed(&endpoint->asleep))
+        ivc_wake_send(&endpoint->wake, &(struct ivc_wake_target){ endpoint->id, true, { 0 } });
 }
 
 /* peer.c */
@@ -265,6 +272,8 @@ void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint);
 /* The same for the rings that this made unwatched, a moment later. */
 bool ivc_poll_any_ready(struct ivc_endpoint *endpoint);
+/* Tells those who ring that we sleep, or no longer. */
+void ivc_poll_set_asleep(struct ivc_endpoint *endpoint, bool asleep);
 /* Whether a doorbell was rung, or there is news of peers. */
 bool ivc_poll_is_due(struct ivc_endpoint *endpoint);
 /* Nobody makes progress until it is let go on. */

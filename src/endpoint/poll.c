@@ -445,6 +445,18 @@ bool ivc_poll_any_ready(struct ivc_endpoint *endpoint)
     return found;
 }
 
+void ivc_poll_set_asleep(struct ivc_endpoint *endpoint, bool asleep)
+{
+    pthread_mutex_lock(&endpoint->gate.lock);   /* as below */
+    ivc_store_relaxed(&endpoint->asleep, asleep);
+    if (endpoint->home.region && asleep)
+        ivc_region_lie_down(endpoint->home.region);
+    else if (endpoint->home.region)
+        ivc_region_get_up(endpoint->home.region);
+    atomic_thread_fence(memory_order_seq_cst);  /* see ivc_endpoint_leave_to_progress() */
+    pthread_mutex_unlock(&endpoint->gate.lock);
+}
+
 bool ivc_poll_is_due(struct ivc_endpoint *endpoint)
 {
     bool due;

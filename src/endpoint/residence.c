@@ -67,7 +67,7 @@ static int join(struct ivc_endpoint *endpoint, struct ivc_region *region)
     struct ivc_network_name name = { 0 };
     struct ivc_identity identity = {
         .magic_id = endpoint->magic_id, .client_id = endpoint->client_id,
-        .endpoint_id = endpoint->id, .network = &name,
+        .endpoint_id = endpoint->id, .network = &name, .wake = &endpoint->wake,
     };
 
     if (endpoint->network)

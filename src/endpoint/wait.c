@@ -1,12 +1,15 @@
 /*
  * Sleeping until something comes.
  *
- * Memory wakes nobody: no mechanism we have gives a guest an interrupt for a store of another
- * guest. So a sleeper looks now and then, at first after 20 us, in the end every millisecond.  What
- * it looks at is one word: before it goes to sleep it stops watching every ring, so whoever sends
- * rings the bell.  A sender may still believe itself watched for a moment (region/inbox.c); its
- * packet is in its ring by then, so a last look at the rings a few microseconds later finds it; and
- * should that be too early, a sleep ends by itself after 50 ms and progress looks again.
+ * Before it goes to sleep, an endpoint says so and stops watching every ring, so that whoever sends
+ * rings the bell and wakes it by a datagram (region/wake.h).  A sender may still believe itself watched
+ * for a moment (region/inbox.c); its packet is in its ring by then, so a last look at the rings a few
+ * microseconds later finds it; and should that be too early, a sleep ends by itself after 50 ms and
+ * progress looks again.
+ *
+ * Datagrams may be filtered, and a peer of before knows nothing of them.  So until one has come, and
+ * again after a bell was rung of which none told, a sleeper looks by itself, at first after 20 us, in
+ * the end every millisecond; what it looks at is one word.
  */
 #include "endpoint/remote.h"
 
@@ -25,6 +28,7 @@ enum {
     LONGEST_NS = 1000 * 1000,
     LONGEST_SLEEP_NS = 50 * 1000 * 1000,
     SETTLE_NS = 5 * 1000,           /* a store leaves its processor in well under a microsecond */
+    ON_ITS_WAY_NS = 500 * 1000,     /* a datagram, after the bell that it tells of */
 };
 
 /* The thread that looks on behalf of those who sleep on the descriptor. */
@@ -38,14 +42,17 @@ struct ivc_watcher {
 };
 
 struct sleep {
-    uint64_t delay_ns, end_ns;
+    uint64_t delay_ns;      /* to the next look of our own */
+    uint64_t end_ns;        /* then progress looks, whatever there is */
+    uint64_t limit_ns;      /* the caller's */
     bool sending;
 };
 
-static struct sleep begin(bool sending)
+static struct sleep begin(bool sending, uint64_t limit_ns)
 {
     return (struct sleep){
-        .delay_ns = FIRST_NS, .end_ns = ivc_now_ns() + LONGEST_SLEEP_NS, .sending = sending,
+        .delay_ns = FIRST_NS, .end_ns = ivc_now_ns() + LONGEST_SLEEP_NS, .limit_ns = limit_ns,
+        .sending = sending,
     };
 }
 
@@ -57,20 +64,61 @@ static bool network_is_due(struct ivc_endpoint *endpoint)
     return true;
 }
 
+enum woken { BY_NOBODY = 0, BY_PEER = 1, BY_NETWORK = 2 };
+
+/* Sleeps for that long at most; by whom we were woken, or-ed. */
+static int doze(struct ivc_endpoint *endpoint, uint64_t ns)
+{
+    struct pollfd fds[] = {
+        { .fd = ivc_remote_fd(endpoint), .events = POLLIN },    /* negative ones are passed over */
+        { .fd = endpoint->wake.here, .events = POLLIN },
+        { .fd = endpoint->wake.there, .events = POLLIN },
+    };
+    struct timespec delay = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
+    int n = ppoll(fds, sizeof fds / sizeof *fds, &delay, NULL);
+
+    if (n <= 0)
+        return BY_NOBODY;
+    return (fds[0].revents ? BY_NETWORK : 0) | (ivc_wake_take(&endpoint->wake) ? BY_PEER : 0);
+}
+
+/* Relaxed, all of `is_woken`: a habit, nothing rests on it. */
+static bool is_woken_by_all(struct ivc_endpoint *endpoint, const struct sleep *sleep)
+{
+    /* Room for what waits, and a network without a descriptor, wake nobody. */
+    return ivc_load_relaxed(&endpoint->is_woken) && !sleep->sending
+           && (!endpoint->network || ivc_remote_fd(endpoint) >= 0);
+}
+
+/* There is something to do, and nobody has told us: whether a datagram tells of it still. */
+static void wonder(struct ivc_endpoint *endpoint)
+{
+    if (ivc_load_relaxed(&endpoint->is_woken) && !(doze(endpoint, ON_ITS_WAY_NS) & BY_PEER))
+        ivc_store_relaxed(&endpoint->is_woken, 0);
+}
+
 /* Sleeps once; true when progress may have something to do. */
 static bool look_again(struct ivc_endpoint *endpoint, struct sleep *sleep)
 {
-    struct pollfd network = {
-        .fd = ivc_remote_fd(endpoint), .events = POLLIN,
-    };
-    struct timespec delay = { 0, (long)sleep->delay_ns };
+    uint64_t now = ivc_now_ns(), end = IVC_MIN(sleep->end_ns, sleep->limit_ns);
+    uint64_t left = end > now ? end - now : 0;
+    int woken = doze(endpoint, is_woken_by_all(endpoint, sleep) ? left
+                                                                : IVC_MIN(left, sleep->delay_ns));
 
-    if (ppoll(&network, network.fd >= 0, &delay, NULL) > 0)
+    if (woken & BY_NETWORK)
         return network_is_due(endpoint);
-    if (ivc_poll_is_due(endpoint))
+    if (woken & BY_PEER) {
+        ivc_store_relaxed(&endpoint->is_woken, 1);
+        /* Should it be for nothing (from anybody, or another thread has seen to it): those who ring
+         * take us for woken now. */
+        ivc_poll_set_asleep(endpoint, true);
+    }
+    if (ivc_poll_is_due(endpoint)) {
+        if (woken == BY_NOBODY)
+            wonder(endpoint);
         return true;
-    /* Room for what waits, and a network without a descriptor, are seen by progress only. */
-    if (sleep->delay_ns >= LONGEST_NS && endpoint->network && network.fd < 0)
+    }
+    if (sleep->delay_ns >= LONGEST_NS && endpoint->network && ivc_remote_fd(endpoint) < 0)
         return network_is_due(endpoint);
     if (sleep->delay_ns >= LONGEST_NS && sleep->sending)
         return true;
@@ -83,6 +131,8 @@ static bool settle(struct ivc_endpoint *endpoint)
 {
     uint64_t start = ivc_now_ns();
 
+    ivc_poll_set_asleep(endpoint, true);
+    (void)ivc_wake_take(&endpoint->wake);       /* of bells that we hear below */
     /* The rings of the sleep before this one: should one's bell have been missed, it is now. */
     if (ivc_poll_any_ready(endpoint) || ivc_poll_unwatch_all(endpoint))
         return true;
@@ -97,17 +147,15 @@ static bool settle(struct ivc_endpoint *endpoint)
 
 int ivc_endpoint_wait(struct ivc_endpoint *endpoint, int timeout_ms, bool sending)
 {
-    uint64_t deadline = timeout_ms < 0 ? UINT64_MAX
-                        : ivc_now_ns() + (uint64_t)timeout_ms * 1000000u;
-    struct sleep sleep = begin(sending);
+    uint64_t limit = timeout_ms < 0 ? UINT64_MAX
+                     : ivc_now_ns() + (uint64_t)timeout_ms * 1000000u;
+    struct sleep sleep = begin(sending, limit);
+    bool due = settle(endpoint);
 
-    if (settle(endpoint))
-        return 1;
-    do {
-        if (look_again(endpoint, &sleep))
-            return 1;
-    } while (ivc_now_ns() < deadline);
-    return 0;
+    while (!due && ivc_now_ns() < limit)
+        due = look_again(endpoint, &sleep);
+    ivc_poll_set_asleep(endpoint, false);
+    return due;
 }
 
 static void *watch(void *arg)
@@ -124,8 +172,9 @@ static void *watch(void *arg)
             pthread_cond_wait(&watcher->changed, &watcher->lock);
             continue;
         }
-        sleep = begin(watcher->sending);
+        sleep = begin(watcher->sending, UINT64_MAX);
         while (!due && watcher->armed && !watcher->stop) {
+            sleep.sending = watcher->sending;
             pthread_mutex_unlock(&watcher->lock);
             due = look_again(watcher->endpoint, &sleep);
             pthread_mutex_lock(&watcher->lock);
@@ -133,6 +182,7 @@ static void *watch(void *arg)
         if (due && watcher->armed) {
             watcher->armed = false;
             eventfd_write(watcher->event, 1);
+            ivc_poll_set_asleep(watcher->endpoint, false);
         }
     }
     pthread_mutex_unlock(&watcher->lock);
@@ -164,6 +214,13 @@ static int start_watcher(struct ivc_endpoint *endpoint)
     return 0;
 }
 
+/* It may be in the middle of a sleep in which nothing was to be sent. */
+static void rouse(struct ivc_watcher *watcher)
+{
+    ivc_wake_send(&watcher->endpoint->wake,
+                  &(struct ivc_wake_target){ watcher->endpoint->id, true, { 0 } });
+}
+
 int ivc_endpoint_fd(struct ivc_endpoint *endpoint)
 {
     int r = endpoint->watcher ? 0 : start_watcher(endpoint);
@@ -193,6 +250,8 @@ int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending)
     watcher->sending = sending || (others && watcher->sending);
     pthread_cond_signal(&watcher->changed);
     pthread_mutex_unlock(&watcher->lock);
+    if (sending)
+        rouse(watcher);
     return 0;
 }
 
@@ -206,6 +265,7 @@ void ivc_wait_free(struct ivc_endpoint *endpoint)
     watcher->stop = true;
     pthread_cond_signal(&watcher->changed);
     pthread_mutex_unlock(&watcher->lock);
+    rouse(watcher);
     pthread_join(watcher->thread, NULL);
     close(watcher->event);
     pthread_mutex_destroy(&watcher->lock);

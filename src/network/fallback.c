@@ -31,6 +31,12 @@ void ivc_network_name(const struct ivc_network *network, struct ivc_network_name
     memset(ret_name, 0, sizeof *ret_name);
 }
 
+const struct sockaddr *ivc_network_ip(const struct ivc_network *network)
+{
+    (void)network;
+    return NULL;
+}
+
 const char *ivc_network_describe(const struct ivc_network *network)
 {
     (void)network;

@@ -243,6 +243,11 @@ void ivc_network_name(const struct ivc_network *network, struct ivc_network_name
     *ret_name = network->name;
 }
 
+const struct sockaddr *ivc_network_ip(const struct ivc_network *network)
+{
+    return network->ip ? (const struct sockaddr *)network->name.bytes : NULL;
+}
+
 const char *ivc_network_describe(const struct ivc_network *network)
 {
     return network->description;

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 struct ivc_network;
@@ -67,6 +68,8 @@ int ivc_network_open(const struct ivc_network_options *options, struct ivc_netwo
 void ivc_network_free(struct ivc_network *network, uint64_t linger_ms);
 
 void ivc_network_name(const struct ivc_network *network, struct ivc_network_name *ret_name);
+/* The address of IP that others reach us at; NULL: it has none. */
+const struct sockaddr *ivc_network_ip(const struct ivc_network *network);
 /* "tcp;ofi_rxm, 10.0.0.1:5" */
 const char *ivc_network_describe(const struct ivc_network *network);
 

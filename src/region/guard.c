@@ -14,6 +14,13 @@
 
 enum { OTHERS_PER_BEAT = 16 };
 
+static void raise_alarm(struct ivc_region *region)
+{
+    /* Relaxed: the reader looks at the members' states itself. */
+    ivc_store_relaxed(&region->alarm, 1);
+    ivc_region_wake_self(region);
+}
+
 static void look_at_watched(struct ivc_region *region)
 {
     for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
@@ -26,8 +33,7 @@ static void look_at_watched(struct ivc_region *region)
         ivc_reclaim_look(region, slot, false);
         pthread_mutex_unlock(&region->lock);
         if (ivc_region_member_check(region, slot, generation, &left) != 0)
-            /* Relaxed: the reader looks at the members' states itself. */
-            ivc_store_relaxed(&region->alarm, 1);
+            raise_alarm(region);
     }
 }
 
@@ -73,13 +79,13 @@ static void *guard_main(void *arg)
     do {
         ivc_chain_renew(SIGBUS);
         if (ivc_region_look_if_lost(region)) {
-            ivc_store_relaxed(&region->alarm, 1);
+            raise_alarm(region);
             continue;
         }
         /* Relaxed: the count itself is the message. */
         ivc_store_relaxed(&own->heartbeat, ivc_load_relaxed(&own->heartbeat) + 1);
         if (ivc_region_is_evicted(region))
-            ivc_store_relaxed(&region->alarm, 1);
+            raise_alarm(region);
         forgive_own_absence(region);
         look_at_watched(region);
         look_at_others(region);

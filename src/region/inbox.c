@@ -10,22 +10,26 @@
  * overtake the write: then it believes itself watched while the receiver turns away.  No fence is
  * spent on that; the endpoint looks at every ring in turn all the time (endpoint/poll.c), so such a
  * packet is found a little later.
+ *
+ * Who sleeps has turned away from every ring and said so; who rings then wakes it (wake.h).  Either the
+ * sleeper's look at the summary comes after the ringer's bit, or the ringer's look at `sleep` after the
+ * sleeper's word.
  */
 #include "region/internal.h"
 
 #include "base/error.h"
 #include "base/util.h"
 
-static ivc_atomic_u64 *inbox(const struct ivc_region *region, uint32_t slot)
+static struct ivc_layout_bell *inbox(const struct ivc_region *region, uint32_t slot)
 {
     char *base = (char *)region->mapping.memory + region->geometry.inboxes;
 
-    return (ivc_atomic_u64 *)(base + slot * region->geometry.inbox_size);
+    return (struct ivc_layout_bell *)(base + slot * region->geometry.inbox_size);
 }
 
 static ivc_atomic_u64 *ready_words(const struct ivc_region *region, uint32_t slot)
 {
-    return inbox(region, slot) + IVC_LINE / sizeof(uint64_t);
+    return (ivc_atomic_u64 *)(inbox(region, slot) + 1);
 }
 
 static ivc_atomic_u64 *watched_words(const struct ivc_region *region, uint32_t slot)
@@ -38,23 +42,58 @@ int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doo
 {
     uint32_t own = region->self.slot;
     uint32_t word = own / 64;
+    struct ivc_member member;
+    int r = ivc_region_member(region, slot, &member);
 
     *ret_bell = (struct ivc_doorbell){
         .watched = watched_words(region, slot) + word,
         .bit = (uint64_t)1 << own % 64,
         .ready = ready_words(region, slot) + word,
-        .summary = inbox(region, slot),
+        .bell = inbox(region, slot),
         .summary_bit = (uint64_t)1 << word,     /* at most 64 words: 4096 members */
+        .wake = r == 0 ? region->wake : NULL,   /* who has left need not be woken */
     };
+    if (r == 0)
+        ret_bell->sleeper = (struct ivc_wake_target){ member.endpoint_id, member.same_kernel, member.wake };
     return 0;
 }
 
 void ivc_doorbell_ring(const struct ivc_doorbell *bell)
 {
     /* Release, both: pair with the acquires in ivc_region_take_ready(); the packet that was
-     * published before is visible to whoever takes the bit, the bit to whoever takes the summary. */
+     * published before is visible to whoever takes the bit, the bit to whoever takes the summary.
+     * The second and the load are sequentially consistent, with the fence in ivc_region_lie_down(). */
     atomic_fetch_or_explicit(bell->ready, bell->bit, memory_order_release);
-    atomic_fetch_or_explicit(bell->summary, bell->summary_bit, memory_order_release);
+    atomic_fetch_or(&bell->bell->summary, bell->summary_bit);
+    if (__builtin_expect(atomic_load(&bell->bell->sleep) == IVC_ASLEEP, 0) && bell->wake
+        && ivc_cas(&bell->bell->sleep, (uint32_t)IVC_ASLEEP, (uint32_t)IVC_RUNG))
+        ivc_wake_send(bell->wake, &bell->sleeper);
+}
+
+void ivc_region_lie_down(struct ivc_region *region)
+{
+    /* Relaxed: the fence orders it before all that we look at from now on. */
+    ivc_store_relaxed(&inbox(region, region->self.slot)->sleep, IVC_ASLEEP);
+    atomic_thread_fence(memory_order_seq_cst);
+}
+
+void ivc_region_get_up(struct ivc_region *region)
+{
+    /* Relaxed: one who sees it late sends a datagram for nothing. */
+    ivc_store_relaxed(&inbox(region, region->self.slot)->sleep, IVC_AWAKE);
+}
+
+void ivc_region_wake_self(struct ivc_region *region)
+{
+    struct ivc_wake_target self = {
+        region->self.endpoint_id, true, region->self.wake,
+    };
+
+    /* What it is to see was stored before: either it is seen before the sleep, or we see the sleep. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (region->wake && ivc_cas(&inbox(region, region->self.slot)->sleep, (uint32_t)IVC_ASLEEP,
+                                (uint32_t)IVC_RUNG))
+        ivc_wake_send(region->wake, &self);
 }
 
 void ivc_region_ring_self(struct ivc_region *region, uint32_t slot)
@@ -62,7 +101,7 @@ void ivc_region_ring_self(struct ivc_region *region, uint32_t slot)
     struct ivc_doorbell bell = {
         .bit = (uint64_t)1 << slot % 64,
         .ready = ready_words(region, region->self.slot) + slot / 64,
-        .summary = inbox(region, region->self.slot),
+        .bell = inbox(region, region->self.slot),
         .summary_bit = (uint64_t)1 << slot / 64,
     };
 
@@ -81,7 +120,7 @@ void ivc_region_set_watched(struct ivc_region *region, uint32_t slot, bool watch
 
 const ivc_atomic_u64 *ivc_region_ready_summary(struct ivc_region *region)
 {
-    return inbox(region, region->self.slot);
+    return &inbox(region, region->self.slot)->summary;
 }
 
 static void take_word(ivc_atomic_u64 *word, uint32_t first_slot,
@@ -99,7 +138,8 @@ void ivc_region_take_ready(struct ivc_region *region, void (*fn)(void *arg, uint
 {
     uint32_t own = region->self.slot;
     /* Acquire: as above.  Bits beyond our words can only be scribble. */
-    uint64_t summary = atomic_exchange_explicit(inbox(region, own), 0, memory_order_acquire);
+    uint64_t summary = atomic_exchange_explicit(&inbox(region, own)->summary, 0,
+                                                memory_order_acquire);
     uint32_t words = region->geometry.map_words;
 
     if (words < 64)

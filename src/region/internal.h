@@ -33,6 +33,7 @@ struct ivc_region {
 
     struct ivc_layout_member identity;  /* our kernel and process, as read when we opened */
     struct ivc_member self;
+    const struct ivc_wake *wake;    /* NULL: none */
     bool joined;
     bool stores_guarded;    /* retire.c catches faults in the window */
     bool retired;           /* `mapping` is private memory; its device or file is gone from here */

@@ -18,8 +18,8 @@
  *    formatting only writes header fields that depend on nothing but the size, or that are taken
  *    by whoever is first (compare-and-swap from zero); any number of guests may format at once.
  *  - Offsets, never pointers; fixed-width, little-endian.
- *  - A byte outside the header, the state words, the owner words and the ready bits is written by
- *    one process only: the member that owns it.
+ *  - A byte outside the header, the state words, the owner words, the ready bits and the words of
+ *    sleep is written by one process only: the member that owns it.
  */
 #ifndef IVC_REGION_LAYOUT_H
 #define IVC_REGION_LAYOUT_H
@@ -117,6 +117,13 @@ static inline enum ivc_phase ivc_layout_phase(uint64_t state)
     return (enum ivc_phase)(uint32_t)state;
 }
 
+/* Where a member that sleeps is woken by UDP; see region/wake.h. */
+struct ivc_layout_wake {
+    uint16_t family;            /* 4, 6; 0: nowhere */
+    uint16_t port;
+    uint8_t address[16];        /* of IPv4: the first 4 bytes */
+};
+
 /* One slot of the directory.  Written by its owner, but for `state`. */
 struct ivc_layout_member {
     ivc_atomic_u64 state;
@@ -135,7 +142,8 @@ struct ivc_layout_member {
     uint8_t network[40];        /* where its network is (struct ivc_network_name); zeros: none */
     uint64_t vm;                /* identity of its guest, for orders; 0: a library of before */
     ivc_atomic_u64 heartbeat;   /* counts up while the process lives; a line of its own */
-    uint8_t pad[56];
+    struct ivc_layout_wake wake;
+    uint8_t pad[36];
 };
 _Static_assert(sizeof(struct ivc_layout_member) == IVC_LAYOUT_MEMBER_SIZE, "fixed by version 1");
 _Static_assert(offsetof(struct ivc_layout_member, vm) == 184, "fixed by version 1");
@@ -145,6 +153,17 @@ enum ivc_feature {
     IVC_FEATURE_ORDERS = 1,     /* does what orders ask for */
     IVC_FEATURE_MOVED = 2,      /* has left this region, and is to be found elsewhere */
 };
+
+/* The first line of an inbox. */
+struct ivc_layout_bell {
+    ivc_atomic_u64 summary;     /* which words of the ready bits have something */
+    ivc_atomic_u32 sleep;       /* enum ivc_sleep */
+    uint8_t pad[52];
+};
+_Static_assert(sizeof(struct ivc_layout_bell) == 64, "one cache line");
+
+/* Written by the owner; by whoever wakes it, from ASLEEP to RUNG, so that one does it. */
+enum ivc_sleep { IVC_AWAKE, IVC_ASLEEP, IVC_RUNG };
 
 /* Owner word of a block: 0 is free, else slot + 1 (12 bits and one) and generation (19 bits). */
 static inline uint32_t ivc_layout_owner(uint32_t slot, uint32_t generation)

@@ -36,6 +36,7 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
     member.vm = entry->vm;
     member.features = ivc_load_relaxed(&entry->features);
     memcpy(member.network, entry->network, sizeof member.network);
+    member.wake = entry->wake;
     memcpy(member.host, entry->host, sizeof entry->host);
     memcpy(member.boot_id, entry->boot_id, sizeof member.boot_id);
     member.same_kernel = region->joined && ivc_member_same_kernel(region, entry);
@@ -194,6 +195,8 @@ static void fill_entry(struct ivc_region *region, const struct ivc_identity *ide
     if (identity->network)
         memcpy(entry->network, identity->network, sizeof entry->network);
     ivc_store_relaxed(&entry->lends, 0);        /* published with the state */
+    region->wake = identity->wake;
+    entry->wake = identity->wake ? identity->wake->name : (struct ivc_layout_wake){ 0 };
     region->self.magic_id = entry->magic_id;
     region->self.client_id = entry->client_id;
     region->self.pid = entry->pid;
@@ -201,6 +204,7 @@ static void fill_entry(struct ivc_region *region, const struct ivc_identity *ide
     region->self.vm = entry->vm;
     region->self.features = identity->features;
     memcpy(region->self.network, entry->network, sizeof entry->network);
+    region->self.wake = entry->wake;
     memcpy(region->self.host, entry->host, sizeof entry->host);
     memcpy(region->self.boot_id, entry->boot_id, sizeof entry->boot_id);
     region->self.same_kernel = true;

@@ -15,6 +15,7 @@
 
 #include "base/atomics.h"
 #include "region/layout.h"
+#include "region/wake.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,6 +62,7 @@ struct ivc_member {
     uint64_t vm;            /* identity of its guest, for orders; 0: a library of before */
     uint32_t features;      /* enum ivc_feature, or-ed */
     uint8_t network[40];    /* where its network is (struct ivc_network_name); zeros: none */
+    struct ivc_layout_wake wake;
 };
 
 /* What a member tells the others about itself. */
@@ -70,6 +72,8 @@ struct ivc_identity {
     uint64_t endpoint_id;   /* 0: a new random one */
     const void *network;    /* 40 bytes, struct ivc_network_name; NULL: none */
     uint32_t features;      /* enum ivc_feature, or-ed: what it will do when asked */
+    const struct ivc_wake *wake;    /* by which it wakes and is woken, for as long as it is a member;
+                                       NULL: it does not and is not */
 };
 
 /* Finds a region (`name` as IVC_REGION; NULL: the environment, then what there is), maps it and
@@ -232,8 +236,10 @@ struct ivc_doorbell {
     const ivc_atomic_u64 *watched;  /* the peer looks at our ring by itself when bit is set */
     uint64_t bit;
     ivc_atomic_u64 *ready;          /* where to set `bit` otherwise */
-    ivc_atomic_u64 *summary;        /* and where to say that there is something in `ready` */
+    struct ivc_layout_bell *bell;   /* and where to say that there is something in `ready` */
     uint64_t summary_bit;
+    const struct ivc_wake *wake;    /* NULL: nobody is woken */
+    struct ivc_wake_target sleeper;
 };
 int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doorbell *ret_bell);
 void ivc_doorbell_ring(const struct ivc_doorbell *bell);
@@ -244,6 +250,12 @@ void ivc_region_set_watched(struct ivc_region *region, uint32_t slot, bool watch
 const ivc_atomic_u64 *ivc_region_ready_summary(struct ivc_region *region);
 /* Rings for `slot` at our own door: it may have rung when we did not know it. */
 void ivc_region_ring_self(struct ivc_region *region, uint32_t slot);
+/* We are about to sleep: whoever rings from now on wakes us, and who rang before is seen by a look at
+ * the summary after this. */
+void ivc_region_lie_down(struct ivc_region *region);
+void ivc_region_get_up(struct ivc_region *region);
+/* From another thread: wakes ours, if it sleeps. */
+void ivc_region_wake_self(struct ivc_region *region);
 /* Calls `fn` for each slot that rang since the last call. */
 void ivc_region_take_ready(struct ivc_region *region, void (*fn)(void *arg, uint32_t slot), void *arg);
 

@@ -1,0 +1,207 @@
+/*
+ * Tests of sleeping: two endpoints, each in a thread of its own that sleeps whenever it waits; woken by
+ * the other, not woken because datagrams are lost, and not disturbed by those of strangers.
+ */
+#include "check.h"
+
+#include "base/util.h"
+#include "base/error.h"
+#include "endpoint/internal.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/un.h>
+
+enum { ROUNDS = 100 };
+
+struct node {
+    struct ivc_endpoint *endpoint;
+    struct ivc_peer *peer;
+    unsigned got;
+    bool by_descriptor;
+};
+static struct node a, b;
+
+static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
+{
+    (void)peer, (void)packet;
+    ((struct node *)arg)->got++;
+}
+
+static void node_open(struct node *node, const char *path, uint32_t client_id)
+{
+    struct ivc_endpoint_options options = {
+        .region = path, .magic_id = 5, .client_id = client_id, .on_packet = on_packet, .arg = node,
+    };
+
+    *node = (struct node){ 0 };
+    CHECK_THAT(ivc_endpoint_open(&options, &node->endpoint) == 0, "%s", ivc_error_text());
+}
+
+static void connect_to(struct node *from, const struct node *to)
+{
+    struct ivc_address address;
+
+    ivc_endpoint_address(to->endpoint, &address);
+    CHECK_THAT(ivc_endpoint_connect(from->endpoint, &address, &from->peer) == 0, "%s", ivc_error_text());
+}
+
+static void open_pair(void)
+{
+    const char *path = check_file(0, 16 << 20);
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    connect_to(&a, &b);
+    connect_to(&b, &a);
+}
+
+static void send_one(struct node *node)
+{
+    struct iovec iov = { "hello", 5 };
+    int r;
+
+    while ((r = ivc_endpoint_send(node->endpoint, node->peer, 1, &iov, 1)) == IVC_E_FULL)
+        ivc_endpoint_progress(node->endpoint);
+    CHECK_EQ(r, 0);
+}
+
+static void sleep_once(struct node *node)
+{
+    struct pollfd ready = { .fd = -1, .events = POLLIN };
+
+    if (!node->by_descriptor) {
+        ivc_endpoint_wait(node->endpoint, 20000, false);
+        return;
+    }
+    ready.fd = ivc_endpoint_fd(node->endpoint);
+    CHECK(ready.fd >= 0);
+    if (ivc_endpoint_arm(node->endpoint, false) == 0)
+        CHECK_EQ(poll(&ready, 1, 20000), 1);
+}
+
+/* Never looks without having slept. */
+static void wait_for(struct node *node, unsigned n)
+{
+    while (node->got < n) {
+        sleep_once(node);
+        ivc_endpoint_progress(node->endpoint);
+    }
+}
+
+static void *answer(void *arg)
+{
+    (void)arg;
+    for (unsigned i = 1; i <= ROUNDS; i++) {
+        wait_for(&b, i);
+        send_one(&b);
+    }
+    return NULL;
+}
+
+static void exchange(void)
+{
+    pthread_t thread;
+
+    a.got = b.got = 0;
+    CHECK_EQ(pthread_create(&thread, NULL, answer, NULL), 0);
+    for (unsigned i = 1; i <= ROUNDS; i++) {
+        send_one(&a);
+        wait_for(&a, i);
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
+static void close_pair(void)
+{
+    ivc_endpoint_free(a.endpoint);
+    ivc_endpoint_free(b.endpoint);
+}
+
+static void test_woken(void)
+{
+    open_pair();
+    for (unsigned round = 0; round < 3; round++) {
+        a.by_descriptor = round % 2;
+        b.by_descriptor = round == 2;
+        exchange();
+        CHECK(a.endpoint->is_woken && b.endpoint->is_woken);
+    }
+    close_pair();
+}
+
+/* Those to and from `b` are lost, at first and again later: both find everything by themselves, and know
+ * that they have to. */
+static void test_lost(void)
+{
+    struct ivc_wake deaf = { .here = -1, .there = -1 }, hearing;
+
+    open_pair();
+    hearing = b.endpoint->wake;
+    for (unsigned round = 0; round < 3; round++) {
+        b.endpoint->wake = round == 1 ? hearing : deaf;
+        exchange();
+        CHECK_EQ(a.endpoint->is_woken, round == 1);
+        CHECK_EQ(b.endpoint->is_woken, round == 1);
+    }
+    b.endpoint->wake = hearing;
+    close_pair();
+}
+
+static void disturb(const struct node *node)
+{
+    struct sockaddr_un name = { .sun_family = AF_UNIX };
+    int len = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "ivc-%016llx",
+                       (unsigned long long)node->endpoint->id);
+    int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+
+    CHECK(fd >= 0);
+    CHECK_EQ(sendto(fd, "?", 1, 0, (struct sockaddr *)&name,
+                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len)), 1);
+    close(fd);
+}
+
+/* A stranger's datagram is no reason to get up, and the next bell is heard all the same. */
+static void test_disturbed(void)
+{
+    struct pollfd ready = { .fd = -1, .events = POLLIN };
+
+    open_pair();
+    exchange();
+    ready.fd = ivc_endpoint_fd(a.endpoint);
+    for (unsigned i = 1; i <= 10; i++) {
+        a.got = 0;
+        while (ivc_endpoint_arm(a.endpoint, false) != 0)
+            ivc_endpoint_progress(a.endpoint);
+        disturb(&a);
+        CHECK_EQ(poll(&ready, 1, 10), 0);
+        send_one(&b);
+        CHECK_EQ(poll(&ready, 1, 20000), 1);
+        while (a.got == 0)
+            ivc_endpoint_progress(a.endpoint);
+    }
+    CHECK(a.endpoint->is_woken);
+    close_pair();
+}
+
+static void test_timeout(void)
+{
+    uint64_t start;
+
+    open_pair();
+    exchange();
+    start = ivc_now_ms();
+    while (ivc_endpoint_wait(a.endpoint, 30, false) != 0)
+        ivc_endpoint_progress(a.endpoint);
+    CHECK_THAT(ivc_now_ms() - start >= 30, "%u ms", (unsigned)(ivc_now_ms() - start));
+    CHECK(!a.endpoint->asleep);
+    close_pair();
+}
+
+static const struct check_case cases[] = {
+    { "woken by the other", test_woken, 0 },
+    { "datagrams are lost", test_lost, 0 },
+    { "datagrams of strangers", test_disturbed, 0 },
+    { "nobody comes", test_timeout, 0 },
+};
+CHECK_MAIN(cases)

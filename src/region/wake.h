@@ -1,0 +1,42 @@
+/*
+ * Waking a member that sleeps.
+ *
+ * A store to shared memory wakes nobody.  So a member that is about to sleep says it in a word of its
+ * inbox, and whoever rings its bell then sends it a datagram: on a socket of this kernel if both run
+ * under it, else by UDP to the address that the member's entry names.
+ *
+ * A datagram says nothing but "look".  It may be lost, come late, or from anybody: whoever sleeps looks
+ * by himself now and then, and reads nothing on the strength of it.
+ */
+#ifndef IVC_REGION_WAKE_H
+#define IVC_REGION_WAKE_H
+
+#include "region/layout.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/* The sockets of one member. */
+struct ivc_wake {
+    int here, there;                /* of this kernel, of the network; -1: none */
+    struct ivc_layout_wake name;    /* of `there` */
+};
+
+/* Opens what can be had: without either, others find us by our own looks only.  `id` is the name that
+ * the member goes by; `address` is where others reach this guest, NULL: that is found out. */
+void ivc_wake_open(struct ivc_wake *wake, uint64_t id, const struct sockaddr *address);
+void ivc_wake_close(struct ivc_wake *wake);
+
+/* Whom to wake. */
+struct ivc_wake_target {
+    uint64_t id;                    /* 0: nobody */
+    bool same_kernel;
+    struct ivc_layout_wake name;
+};
+/* Does not wait; what cannot be sent is not. */
+void ivc_wake_send(const struct ivc_wake *wake, const struct ivc_wake_target *target);
+/* Takes what came; whether anything did. */
+bool ivc_wake_take(const struct ivc_wake *wake);
+
+#endif
