@@ -297,7 +297,7 @@ EXPORT void ivc_close(ivc_connection *connection)
 
 EXPORT int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_ms)
 {
-    struct wait wait = wait_begin(timeout_ms);
+    struct wait wait = wait_begin(context->endpoint, timeout_ms, false);
     struct ivc_member member;
 
     do {
@@ -305,25 +305,35 @@ EXPORT int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_m
         if (find_member(context, client_id, &member))
             return 0;
         stream_progress(context);
-    } while (wait_pause(&wait));
+    } while (wait_turn(&wait));
     return ivc_error_set(-ETIMEDOUT, "client %u of group %llu did not register within %d ms",
                          client_id, (unsigned long long)context->magic_id, timeout_ms);
 }
 
 EXPORT int ivc_accept_wait(ivc_context *context, int timeout_ms, ivc_connection **ret_connection)
 {
-    struct wait wait = wait_begin(timeout_ms);
+    struct wait wait = wait_begin(context->endpoint, timeout_ms, false);
     ivc_connection *connection;
 
     do {
         (void)move_tell(context);
         connection = accept_next(context);
-    } while (!connection && wait_pause(&wait));
+    } while (!connection && wait_turn(&wait));
     if (!connection)
         return ivc_error_set(-ETIMEDOUT, "accept: no peer has started a connection within %d ms",
                              timeout_ms);
     *ret_connection = connection;
     return 0;
+}
+
+static ptrdiff_t read_step(ivc_connection *connection, char *buffer, size_t len)
+{
+    return ivc_read(connection, buffer, len);
+}
+
+static ptrdiff_t write_step(ivc_connection *connection, char *buffer, size_t len)
+{
+    return ivc_write(connection, buffer, len);
 }
 
 /* What read_all and write_all share: `step` until all is done, an error, or the end of the time. */
@@ -336,10 +346,10 @@ static int all(ivc_connection *connection, char *buffer, size_t len, int timeout
     bool in_time = true;
 
     if (n < (ptrdiff_t)len)
-        wait = wait_begin(timeout_ms);
+        wait = wait_begin(connection->context->endpoint, timeout_ms, step == write_step);
     while (n >= 0 && (done += (size_t)n) < len && in_time) {
         if (n == 0)
-            in_time = wait_pause(&wait);
+            in_time = wait_turn(&wait);
         n = step(connection, buffer + done, len - done);
     }
     if (ret_done)
@@ -348,16 +358,6 @@ static int all(ivc_connection *connection, char *buffer, size_t len, int timeout
         return (int)n;
     return done == len ? 0 : ivc_error_set(-ETIMEDOUT, "%zu of %zu bytes within %d ms", done, len,
                                            timeout_ms);
-}
-
-static ptrdiff_t read_step(ivc_connection *connection, char *buffer, size_t len)
-{
-    return ivc_read(connection, buffer, len);
-}
-
-static ptrdiff_t write_step(ivc_connection *connection, char *buffer, size_t len)
-{
-    return ivc_write(connection, buffer, len);
 }
 
 EXPORT int ivc_read_all(ivc_connection *connection, void *buffer, size_t len, int timeout_ms,
@@ -383,13 +383,13 @@ static bool something_to_do(const struct ivc_context *context)
 
 EXPORT int ivc_wait(ivc_context *context, int timeout_ms)
 {
-    struct wait wait = wait_begin(timeout_ms);
+    struct wait wait = wait_begin(context->endpoint, timeout_ms, false);
 
     do {
         stream_progress(context);
         if (move_tell(context) || something_to_do(context))
             return 0;
-    } while (wait_pause(&wait));
+    } while (wait_turn(&wait));
     return ivc_error_set(-ETIMEDOUT, "wait: nothing came within %d ms", timeout_ms);
 }
 

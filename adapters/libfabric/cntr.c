@@ -88,9 +88,12 @@ static uint64_t look(struct ivc_fi_cntr *cntr, uint64_t *ret_errors)
 
 static uint64_t cntr_read(struct fid_cntr *fid)
 {
-    uint64_t errors;
+    struct ivc_fi_cntr *cntr = of(fid);
+    uint64_t errors, value = look(cntr, &errors);
 
-    return of(fid)->seen = look(of(fid), &errors);
+    if (cntr->domain->rests)
+        ivc_fi_rest(cntr->eps, cntr->n_eps, value != cntr->seen);
+    return cntr->seen = value;
 }
 
 static uint64_t cntr_readerr(struct fid_cntr *fid)

@@ -135,6 +135,8 @@ static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_
     ivc_fi_cq_progress(cq, count);
     n = ivc_fi_cq_take(cq, buf, count, sources);
     ivc_fi_unlock(cq->domain);
+    if (cq->domain->rests)
+        ivc_fi_rest(cq->eps, cq->n_eps, n != -FI_EAGAIN);
     return n;
 }
 

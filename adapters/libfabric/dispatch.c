@@ -59,6 +59,8 @@ static void on_done(void *arg, struct ivc_message *message, int status)
 
 /* ---------------------------------------------------------------- opening */
 
+ivc_atomic_u32 ivc_fi_eps_open;
+
 static void warn_once(const struct ivc_endpoint *endpoint)
 {
     static ivc_atomic_u32 warned;
@@ -106,6 +108,7 @@ int ivc_fi_ep_open_core(struct ivc_fi_ep *ep)
         ep->endpoint = NULL;
         return ivc_fi_error(r);
     }
+    atomic_fetch_add(&ivc_fi_eps_open, 1);
     warn_once(ep->endpoint);
     tell(ep->endpoint);
     return 0;

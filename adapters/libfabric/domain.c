@@ -148,6 +148,7 @@ int ivc_fi_domain_open(struct fid_fabric *fabric_fid, struct fi_info *info,
     domain->fid.mr = &ivc_fi_mr_ops;
     domain->fabric = fabric;
     domain->locked = !info->domain_attr || info->domain_attr->threading != FI_THREAD_DOMAIN;
+    domain->rests = !domain->locked && ivc_fi_is_mpi();
     if (info->domain_attr) {
         domain->av_type = info->domain_attr->av_type;
         domain->mr_mode = info->domain_attr->mr_mode;

@@ -122,6 +122,7 @@ static int ep_close(struct fid *fid)
     }
     ivc_fi_reach_free(ep);
     ivc_endpoint_free(ep->endpoint);
+    atomic_fetch_sub(&ivc_fi_eps_open, ep->endpoint != NULL);
     /* What lands for a request lands until the network is closed. */
     ivc_fi_target_free(ep);
     for (struct ivc_fi_peer *peer = ep->peers; peer; peer = next) {

@@ -30,6 +30,7 @@ struct ivc_fi_domain {
     struct ivc_fi_fabric *fabric;
     uint32_t users;                     /* under the lock */
     bool locked;                        /* FI_THREAD_SAFE and the like: calls come from anywhere */
+    bool rests;                         /* whoever reads in vain waits: sleep in between (wait.c) */
     pthread_mutex_t lock;
     enum fi_av_type av_type;            /* FI_AV_UNSPEC: whatever is opened */
     int mr_mode;                        /* the FI_MR_... bits that the application agreed to */
@@ -96,6 +97,11 @@ int ivc_fi_wait_arm(struct ivc_fi_wait *wait, struct ivc_fi_ep **eps, uint32_t n
 /* Without the lock: sleeps until then, at most `timeout_ms` (-1: no limit). */
 int ivc_fi_wait_sleep(struct ivc_fi_wait *wait, int timeout_ms);
 void ivc_fi_wait_ring(struct ivc_fi_wait *wait);
+/* Whether a launcher of MPI programs has started this process: MPI libraries wait by reading queues in vain. */
+bool ivc_fi_is_mpi(void);
+/* After a read by such a one: sleeps, when it found nothing and that is due (ivc_endpoint_rest()). */
+void ivc_fi_rest(struct ivc_fi_ep *const *eps, uint32_t n_eps, bool found);
+extern ivc_atomic_u32 ivc_fi_eps_open;      /* dispatch.c: in this process */
 /* fi_control(FI_GETWAIT, FI_GETWAITOBJ). */
 int ivc_fi_wait_control(struct ivc_fi_wait *wait, int command, void *arg);
 

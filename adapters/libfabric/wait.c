@@ -126,6 +126,30 @@ int ivc_fi_wait_control(struct ivc_fi_wait *wait, int command, void *arg)
     }
 }
 
+/* ---------------------------------------------------------------- rest */
+
+bool ivc_fi_is_mpi(void)
+{
+    static const char *const ranks[] = { "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK" };
+
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        if (getenv(ranks[i]))
+            return true;
+    return false;
+}
+
+void ivc_fi_rest(struct ivc_fi_ep *const *eps, uint32_t n_eps, bool found)
+{
+    /* Of several, another than the one that we slept on might be waited for. */
+    if (n_eps != 1 || ivc_load_relaxed(&ivc_fi_eps_open) != 1)
+        return;
+    if (found)
+        ivc_endpoint_stir(eps[0]->endpoint);    /* perhaps by no packet: written directly, by ourselves */
+    else
+        ivc_endpoint_rest(eps[0]->endpoint, IVC_COMPANY_NEIGHBOURS, ivc_mailbox_busy(eps[0]->mailbox),
+                          UINT64_MAX);
+}
+
 /* ---------------------------------------------------------------- whose progress is made */
 
 int ivc_fi_eps_add(struct ivc_fi_ep ***eps, uint32_t *n_eps, struct ivc_fi_ep *ep)

@@ -72,6 +72,7 @@ struct ivc_btl_module {
     size_t packet_max;
     size_t send_max;                    /* largest packet that goes without a buffer */
     mca_btl_base_module_error_cb_fn_t error_cb;
+    bool others;                        /* there are processes that we do not reach */
     bool closing;                       /* Open MPI's upper layers are gone: deliver nothing */
 
     opal_mutex_t lock;                  /* guards what follows */

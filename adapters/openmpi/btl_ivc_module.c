@@ -113,6 +113,8 @@ static int add_procs(mca_btl_base_module_t *btl, size_t nprocs, struct opal_proc
         int rc;
 
         endpoints[i] = endpoint_for(procs[i]);
+        if (endpoints[i] == NULL && procs[i] != opal_proc_local_get())
+            ivc_btl_module.others = true;
         if (endpoints[i] == NULL || reachable == NULL)
             continue;
         rc = opal_bitmap_set_bit(reachable, (int) i);

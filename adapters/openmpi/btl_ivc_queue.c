@@ -136,5 +136,9 @@ int ivc_btl_progress(void)
 
     if (OPAL_UNLIKELY(m->outstanding > 0))
         n += ivc_btl_queue_progress();
+    /* Open MPI waits in no other way than by calling this; where it has other ways to other processes, what
+     * comes by those must not wait for us. */
+    if (n == 0 && !m->others)
+        ivc_endpoint_rest(m->endpoint, IVC_COMPANY_NEIGHBOURS, m->outstanding > 0, UINT64_MAX);
     return n;
 }

@@ -39,6 +39,8 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
         r = ivc_env_size("IVC_CHUNK_SIZE", CHUNK_SIZE_MIN, CHUNK_SIZE_MAX, ret_chunk_size);
     endpoint->linger_ms = LINGER_MS_DEFAULT;
     if (r == 0)
+        r = ivc_rest_init(&endpoint->rest);
+    if (r == 0)
         r = ivc_env_number("IVC_LINGER_MS", "milliseconds", 0, LINGER_MS_MAX, &endpoint->linger_ms);
     if (r < 0)
         return r;

@@ -232,6 +232,23 @@ int ivc_endpoint_fd(struct ivc_endpoint *endpoint);
 int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending);
 
 /*
+ * For whoever waits by calling progress again and again, after each turn that found nothing; not from a
+ * handler: sleeps, when the wait has gone on for so long that IVC_SPIN says so, until something comes; at
+ * most until `limit_ns` (a time of ivc_now_ns(); UINT64_MAX: none), and for a sixteenth of the time
+ * waited: so whatever else the caller waits for is noticed hardly later.  Does nothing with `threads`.
+ */
+enum ivc_company {
+    IVC_COMPANY_NONE,       /* the caller waits for this endpoint alone */
+    /* Processes of our kernel may talk to the caller by other means.  Then it does not sleep while there
+     * is one, of our region, with which no packet was exchanged; and not for long while there is any. */
+    IVC_COMPANY_NEIGHBOURS,
+};
+void ivc_endpoint_rest(struct ivc_endpoint *endpoint, enum ivc_company company, bool sending,
+                       uint64_t limit_ns);
+/* The caller did not wait: something was done that no turn of progress knows of. */
+void ivc_endpoint_stir(struct ivc_endpoint *endpoint);
+
+/*
  * Whoever reads or writes memory of the region by himself (what ivc_endpoint_reach() gave him) does it
  * between these, and asks ivc_endpoint_residence() first: what was found in another residence is no
  * longer there.  Calls of the endpoint may be made between them only without `threads`.

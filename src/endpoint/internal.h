@@ -9,6 +9,7 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/gate.h"
 #include "endpoint/lost.h"
+#include "endpoint/rest.h"
 #include "endpoint/trace.h"
 #include "network/network.h"
 #include "region/region.h"
@@ -109,6 +110,7 @@ struct ivc_endpoint {
     uint64_t turn;
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
+    struct ivc_rest rest;
     struct ivc_peer *cooled[IVC_HOT_MAX];   /* those that were hot before the last sleep */
     uint32_t n_cooled;
     struct ivc_network *network;    /* NULL: none */
@@ -172,6 +174,13 @@ static inline void ivc_endpoint_unlock(struct ivc_endpoint *endpoint)
         pthread_mutex_unlock(&endpoint->send_lock);
     else
         ivc_gate_leave(&endpoint->gate);
+}
+
+/* Something was done: whatever wait there was is over.  (Of several threads one may wait all the same.) */
+static inline void ivc_endpoint_is_busy(struct ivc_endpoint *endpoint)
+{
+    if (!endpoint->threads)
+        endpoint->crowd.idle = 0;
 }
 
 /* Relaxed: whoever acts on the state of a peer holds the lock under which it changes, or does no

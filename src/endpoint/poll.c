@@ -404,6 +404,7 @@ int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
         return 0;
     n = poll_turn(endpoint);
     give_way = ivc_crowd_turn(&endpoint->crowd, n > 0);
+    ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
     leave(endpoint);
     if (give_way)
         sched_yield();

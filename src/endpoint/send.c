@@ -154,6 +154,8 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
     } else {
         r = send_somehow(endpoint, peer, tag, iov, n_iov, len);
     }
+    if (r == 0)
+        ivc_endpoint_is_busy(endpoint);
     ivc_endpoint_unlock(endpoint);
     return r;
 }
@@ -272,6 +274,8 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
         endpoint->home.buffers_out -= r == 0;
         count(peer, r, len);
     }
+    if (r == 0)
+        ivc_endpoint_is_busy(endpoint);
     ivc_endpoint_unlock(endpoint);
     return r;
 }

@@ -29,6 +29,7 @@ enum {
     LONGEST_SLEEP_NS = 50 * 1000 * 1000,
     SETTLE_NS = 5 * 1000,           /* a store leaves its processor in well under a microsecond */
     ON_ITS_WAY_NS = 500 * 1000,     /* a datagram, after the bell that it tells of */
+    NEIGHBOURS_EVERY_NS = 100 * 1000 * 1000,
 };
 
 /* The thread that looks on behalf of those who sleep on the descriptor. */
@@ -48,10 +49,10 @@ struct sleep {
     bool sending;
 };
 
-static struct sleep begin(bool sending, uint64_t limit_ns)
+static struct sleep begin(bool sending, uint64_t limit_ns, uint64_t look_ns)
 {
     return (struct sleep){
-        .delay_ns = FIRST_NS, .end_ns = ivc_now_ns() + LONGEST_SLEEP_NS, .limit_ns = limit_ns,
+        .delay_ns = look_ns, .end_ns = ivc_now_ns() + LONGEST_SLEEP_NS, .limit_ns = limit_ns,
         .sending = sending,
     };
 }
@@ -145,17 +146,78 @@ static bool settle(struct ivc_endpoint *endpoint)
            && network_is_due(endpoint);
 }
 
-int ivc_endpoint_wait(struct ivc_endpoint *endpoint, int timeout_ms, bool sending)
+static bool sleep_until(struct ivc_endpoint *endpoint, uint64_t limit_ns, uint64_t look_ns, bool sending)
 {
-    uint64_t limit = timeout_ms < 0 ? UINT64_MAX
-                     : ivc_now_ns() + (uint64_t)timeout_ms * 1000000u;
-    struct sleep sleep = begin(sending, limit);
+    struct sleep sleep = begin(sending, limit_ns, look_ns);
     bool due = settle(endpoint);
 
-    while (!due && ivc_now_ns() < limit)
+    while (!due && ivc_now_ns() < limit_ns)
         due = look_again(endpoint, &sleep);
     ivc_poll_set_asleep(endpoint, false);
     return due;
+}
+
+int ivc_endpoint_wait(struct ivc_endpoint *endpoint, int timeout_ms, bool sending)
+{
+    return sleep_until(endpoint, timeout_ms < 0 ? UINT64_MAX
+                       : ivc_now_ns() + (uint64_t)timeout_ms * 1000000u, FIRST_NS, sending);
+}
+
+/* Processes of our kernel, which may talk to the caller by other means. */
+static enum ivc_neighbours find_neighbours(struct ivc_endpoint *endpoint)
+{
+    struct ivc_region *region = endpoint->home.region;
+    enum ivc_neighbours found = IVC_NEIGHBOURS_NONE;
+
+    if (!region)
+        return IVC_NEIGHBOURS_SILENT;   /* it cannot be told */
+    for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++) {
+        const struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+        struct ivc_member member;
+
+        if (ivc_region_member(region, slot, &member) != 0 || !member.same_kernel
+            || member.pid == ivc_region_self(region)->pid)
+            continue;
+        if (!peer || peer->stats.sent_packets + peer->stats.received_packets == 0)
+            return IVC_NEIGHBOURS_SILENT;
+        found = IVC_NEIGHBOURS_OF_OURS;
+    }
+    return found;
+}
+
+static void look_for_neighbours(struct ivc_endpoint *endpoint, uint64_t now)
+{
+    struct ivc_rest *rest = &endpoint->rest;
+
+    if (rest->looked_ns && now - rest->looked_ns < NEIGHBOURS_EVERY_NS)
+        return;
+    rest->looked_ns = now;
+    ivc_endpoint_enter(endpoint);
+    rest->neighbours = find_neighbours(endpoint);
+    ivc_endpoint_leave(endpoint);
+}
+
+void ivc_endpoint_stir(struct ivc_endpoint *endpoint)
+{
+    ivc_endpoint_is_busy(endpoint);
+}
+
+void ivc_endpoint_rest(struct ivc_endpoint *endpoint, enum ivc_company company, bool sending,
+                       uint64_t limit_ns)
+{
+    struct ivc_rest *rest = &endpoint->rest;
+    uint64_t now, ns;
+
+    if (endpoint->threads || __builtin_expect(!ivc_rest_is_due(rest, &endpoint->crowd), 1)
+        || endpoint->in_turn)
+        return;
+    now = ivc_now_ns();
+    if (company == IVC_COMPANY_NEIGHBOURS)
+        look_for_neighbours(endpoint, now);
+    ns = ivc_rest_ns(rest, ivc_load_relaxed(&endpoint->is_woken));
+    if (ns > 0 && now < limit_ns)
+        (void)sleep_until(endpoint, IVC_MIN(now + ns, limit_ns), ns, sending);
+    ivc_rest_is_over(rest);
 }
 
 static void *watch(void *arg)
@@ -172,7 +234,7 @@ static void *watch(void *arg)
             pthread_cond_wait(&watcher->changed, &watcher->lock);
             continue;
         }
-        sleep = begin(watcher->sending, UINT64_MAX);
+        sleep = begin(watcher->sending, UINT64_MAX, FIRST_NS);
         while (!due && watcher->armed && !watcher->stop) {
             sleep.sending = watcher->sending;
             pthread_mutex_unlock(&watcher->lock);

@@ -1,0 +1,115 @@
+/* When to sleep: see rest.h. */
+#include "endpoint/rest.h"
+
+#include "base/error.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum {
+    SPIN_US = 1000,             /* everybody has a processor: waking costs 5 to 50 us */
+    SPIN_CROWDED_US = 20,       /* two round trips between two who run */
+    JUMP_US = 200,              /* no interrupt takes that long, another task does */
+    JUMPS_WITHIN_US = 100000,   /* two of them: it was not by chance */
+    CROWDED_FOR_US = 200000,    /* then it is tried again */
+    LOOKS_IN_A_ROW = 16,        /* between jumps: else the caller has other work in between its turns */
+    SLEEP_MIN_US = 50,
+    SLEEP_MAX_US = 20000,
+    SLEEP_CAUTIOUS_US = 1000,
+    SLEEP_PART = 16,            /* of the time waited: whatever else ends the wait comes that much later */
+    SLEEP_PART_CAUTIOUS = 64,
+    SPIN_US_MAX = 1000000000,
+};
+
+int ivc_rest_init(struct ivc_rest *rest)
+{
+    const char *text = getenv("IVC_SPIN");
+    uint64_t us = 0;
+
+    *rest = (struct ivc_rest){
+        .due_at = UINT32_MAX, .spin_ns = IVC_REST_ADAPTIVE, .start_cycles = ivc_cycles(), .start_ns = ivc_now_ns(),
+    };
+    if (!text || !*text || strcmp(text, "adaptive") == 0)
+        return 0;
+    rest->spin_ns = IVC_REST_NEVER;
+    if (strcmp(text, "forever") == 0)
+        return 0;
+    if (ivc_env_number("IVC_SPIN", "microseconds", 0, SPIN_US_MAX, &us) < 0)
+        return ivc_error_set(-EINVAL, "IVC_SPIN=%s: write a number of microseconds, adaptive or forever",
+                             text);
+    rest->spin_ns = us * 1000;
+    return 0;
+}
+
+/* False: not long enough has gone by since the opening to tell. */
+static bool know_cycles(struct ivc_rest *rest)
+{
+    uint64_t ns;
+
+    if (rest->cycles_per_us > 0)
+        return true;
+    ns = ivc_now_ns() - rest->start_ns;
+    if (ns < 1000000)
+        return false;
+    rest->cycles_per_us = IVC_MAX((ivc_cycles() - rest->start_cycles) * 1000 / ns, 1);
+    return true;
+}
+
+static void see_jump(struct ivc_rest *rest, const struct ivc_crowd *crowd, uint64_t now)
+{
+    if (rest->looks < LOOKS_IN_A_ROW) {
+        rest->since = now;      /* the caller did something else: this is no wait yet */
+    } else if (crowd->yields == 0) {
+        if (now - rest->jumped < JUMPS_WITHIN_US * rest->cycles_per_us)
+            rest->crowded_until = now + CROWDED_FOR_US * rest->cycles_per_us;
+        rest->jumped = now;
+    }
+    rest->looks = 0;
+}
+
+static uint64_t spin_cycles(const struct ivc_rest *rest, const struct ivc_crowd *crowd,
+                            uint64_t now)
+{
+    if (rest->spin_ns != IVC_REST_ADAPTIVE)
+        return rest->spin_ns * rest->cycles_per_us / 1000;
+    if (crowd->yields == 0 && (int64_t)(rest->crowded_until - now) > 0)
+        return SPIN_CROWDED_US * rest->cycles_per_us;
+    return SPIN_US * rest->cycles_per_us;
+}
+
+void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd)
+{
+    uint64_t now = ivc_cycles();
+    uint64_t step = now - rest->last;
+
+    rest->last = now;
+    rest->due_at = UINT32_MAX;
+    if (rest->spin_ns == IVC_REST_NEVER || !know_cycles(rest))
+        return;
+    if (crowd->idle < IVC_CROWD_TURNS + 2 * IVC_REST_LOOK_EVERY)
+        rest->since = now;      /* the first look of this wait */
+    else if (step > JUMP_US * rest->cycles_per_us)
+        see_jump(rest, crowd, now);
+    else
+        rest->looks++;
+    if (now - rest->since >= spin_cycles(rest, crowd, now))
+        rest->due_at = crowd->idle;
+}
+
+uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken)
+{
+    uint64_t waited_us = (ivc_cycles() - rest->since) / rest->cycles_per_us;
+    uint64_t us = IVC_MAX(waited_us / SLEEP_PART, SLEEP_MIN_US);
+
+    if (rest->neighbours == IVC_NEIGHBOURS_SILENT)
+        return 0;
+    if (rest->neighbours == IVC_NEIGHBOURS_OF_OURS || !woken)
+        us = IVC_MIN(us, IVC_MAX(waited_us / SLEEP_PART_CAUTIOUS, SLEEP_CAUTIOUS_US));
+    return IVC_MIN(us, SLEEP_MAX_US) * 1000;
+}
+
+void ivc_rest_is_over(struct ivc_rest *rest)
+{
+    rest->last = ivc_cycles();      /* and the next one is due, if the wait goes on */
+}

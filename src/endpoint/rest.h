@@ -1,0 +1,67 @@
+/*
+ * Rest: when somebody who waits by calling progress again and again is made to sleep in between.
+ *
+ * MPI libraries wait in no other way.  A wait is a row of turns that find nothing, one right after the
+ * other.  It is spent in turns at first, because what is about to come then comes soonest; how long,
+ * `IVC_SPIN` says, or what is seen of the machine does:
+ *
+ *  - While everybody has a processor, long: some twenty times what waking costs, so that being woken
+ *    makes no wait longer by more than a twentieth.
+ *  - While there are more guests that want processors than processors, short: whoever spins keeps the
+ *    one away from it whom it waits for.  That is seen by jumps of the clock in a row of turns: our
+ *    processor was taken away, and not by this kernel, which counts when it does that (crowd.h).
+ *    Where it is this kernel, giving way after each turn does better than sleeping.
+ *
+ * Times are counted in ivc_cycles(), read once in so many turns.
+ */
+#ifndef IVC_ENDPOINT_REST_H
+#define IVC_ENDPOINT_REST_H
+
+#include "base/crowd.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { IVC_REST_LOOK_EVERY = 8 };       /* turns that found nothing */
+
+struct ivc_rest {
+    uint32_t due_at;        /* turns in vain after which sleep is due */
+    uint64_t spin_ns;       /* IVC_SPIN; see IVC_REST_ADAPTIVE */
+    uint64_t since;         /* when this wait began */
+    uint64_t last;          /* the last look at the clock */
+    uint32_t looks;         /* since the clock has jumped */
+    uint64_t jumped;        /* when it did */
+    uint64_t crowded_until;
+    uint64_t looked_ns;     /* when neighbours were looked for, and what was found: */
+    enum ivc_neighbours { IVC_NEIGHBOURS_NONE, IVC_NEIGHBOURS_OF_OURS, IVC_NEIGHBOURS_SILENT } neighbours;
+    uint64_t start_cycles, start_ns, cycles_per_us;     /* what a cycle is; 0: not known yet */
+};
+
+#define IVC_REST_ADAPTIVE UINT64_MAX
+#define IVC_REST_NEVER (UINT64_MAX - 1)
+
+/* Negative errno, with a text: IVC_SPIN says something else. */
+int ivc_rest_init(struct ivc_rest *rest);
+
+/* A look at the clock, after a turn of a wait. */
+void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd);
+
+/* After each turn, and after ivc_crowd_turn(). */
+static inline void ivc_rest_turn(struct ivc_rest *rest, const struct ivc_crowd *crowd)
+{
+    if (crowd->idle > IVC_CROWD_TURNS && crowd->idle % IVC_REST_LOOK_EVERY == 0)
+        ivc_rest_look(rest, crowd);
+}
+
+/* Whether this wait (of so many turns in vain) is to go on asleep. */
+static inline bool ivc_rest_is_due(const struct ivc_rest *rest, const struct ivc_crowd *crowd)
+{
+    return crowd->idle >= rest->due_at;
+}
+
+/* How long to sleep now, at most; 0: not.  `woken`: those who ring wake us. */
+uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken);
+/* After it: the time that was slept is no jump of the clock. */
+void ivc_rest_is_over(struct ivc_rest *rest);
+
+#endif
