@@ -224,14 +224,35 @@ static int content_is_lost(const struct ivc_peer *peer)
                          peer->member.client_id, peer->member.host);
 }
 
+/* In the region of today, which may be taken away while it is read: so what is sent is what was there
+ * before a look that found it intact. */
+static int send_copy_of_today(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                              const struct ivc_buffer *buffer, size_t len)
+{
+    IVC_AUTO_FREE char *copy = malloc(len + 1);
+    struct iovec iov = { copy, len };
+
+    if (!copy)
+        return IVC_E_FULL;
+    memcpy(copy, buffer->data, len);
+    if (!ivc_region_is_intact(endpoint->home.region))
+        return content_is_lost(peer);
+    return send_somehow(endpoint, peer, tag, &iov, 1, len);
+}
+
 /* The path is another than when the buffer was taken: its content is copied. */
 static int send_copy(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                      const struct ivc_buffer *buffer, size_t len)
 {
     struct iovec iov = { buffer->data, len };
-    int r = !buffer->network && ivc_residence_is_lost(endpoint, buffer->residence)
-        ? content_is_lost(peer) : send_somehow(endpoint, peer, tag, &iov, 1, len);
+    int r;
 
+    if (!buffer->network && buffer->residence == endpoint->home.number)
+        r = send_copy_of_today(endpoint, peer, tag, buffer, len);
+    else if (!buffer->network && ivc_residence_is_lost(endpoint, buffer->residence))
+        r = content_is_lost(peer);
+    else
+        r = send_somehow(endpoint, peer, tag, &iov, 1, len);
     if (r == 0)
         take_back(endpoint, buffer);
     return r;
