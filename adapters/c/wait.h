@@ -23,7 +23,7 @@ static inline struct wait wait_begin(struct ivc_endpoint *endpoint, int timeout_
     return (struct wait){
         .endpoint = endpoint,
         .turns = timeout_ms == 0 ? WAIT_TURNS - 1 : 0,      /* one turn is all */
-        .limit_ns = timeout_ms < 0 ? UINT64_MAX : ivc_now_ns() + (uint64_t)timeout_ms * 1000000u,
+        .limit_ns = ivc_deadline_ns(timeout_ms),
         .sending = sending,
     };
 }

@@ -161,7 +161,7 @@ static int cntr_wait(struct fid_cntr *fid, uint64_t threshold, int timeout)
 {
     struct ivc_fi_cntr *cntr = of(fid);
     uint64_t start = ivc_now_ns();
-    uint64_t end = timeout < 0 ? UINT64_MAX : start + (uint64_t)timeout * 1000000;
+    uint64_t end = ivc_deadline_ns(timeout);
     uint64_t errors_before = ivc_load_relaxed(&cntr->errors), errors;
 
     for (;;) {

@@ -61,7 +61,7 @@ ssize_t ivc_fi_cq_sreadfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr
                             const void *cond, int timeout)
 {
     struct ivc_fi_cq *cq = ivc_fi_cq_of(fid);
-    uint64_t end = timeout < 0 ? UINT64_MAX : ivc_now_ns() + (uint64_t)timeout * 1000000;
+    uint64_t end = ivc_deadline_ns(timeout);
     uint32_t threshold = 1;
     bool signalled = false;
     ssize_t n;

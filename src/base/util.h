@@ -40,6 +40,12 @@ static inline uint64_t ivc_now_ms(void)
     return ivc_now_ns() / 1000000u;
 }
 
+/* When a timeout is over, in ivc_now_ns(); negative: never, UINT64_MAX. */
+static inline uint64_t ivc_deadline_ns(int timeout_ms)
+{
+    return timeout_ms < 0 ? UINT64_MAX : ivc_now_ns() + (uint64_t)timeout_ms * 1000000u;
+}
+
 static inline void ivc_sleep_ms(unsigned ms)
 {
     struct timespec t = { ms / 1000, (long)(ms % 1000) * 1000000 };

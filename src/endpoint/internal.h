@@ -222,6 +222,12 @@ static inline bool ivc_peer_ring_is_due(const struct ivc_peer *peer)
     return (int32_t)(peer->remote_received - peer->rx.after) >= 0;
 }
 
+/* Whoever of this endpoint sleeps looks again. */
+static inline void ivc_endpoint_rouse(struct ivc_endpoint *endpoint)
+{
+    ivc_wake_send(&endpoint->wake, &(struct ivc_wake_target){ endpoint->id, true, { 0 } });
+}
+
 /* The next turn of progress has something to do about peers, or to tell the adapter. */
 static inline void ivc_endpoint_leave_to_progress(struct ivc_endpoint *endpoint)
 {
@@ -230,7 +236,7 @@ static inline void ivc_endpoint_leave_to_progress(struct ivc_endpoint *endpoint)
     /* Whoever lies down says so and then looks at the news: one of us sees the other. */
     atomic_thread_fence(memory_order_seq_cst);
     if (ivc_load_relaxed(&endpoint->asleep))
-        ivc_wake_send(&endpoint->wake, &(struct ivc_wake_target){ endpoint->id, true, { 0 } });
+        ivc_endpoint_rouse(endpoint);
 }
 
 /* peer.c */

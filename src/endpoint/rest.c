@@ -28,7 +28,8 @@ int ivc_rest_init(struct ivc_rest *rest)
     uint64_t us = 0;
 
     *rest = (struct ivc_rest){
-        .due_at = UINT32_MAX, .spin_ns = IVC_REST_ADAPTIVE, .start_cycles = ivc_cycles(), .start_ns = ivc_now_ns(),
+        .due_at = UINT32_MAX, .spin_ns = IVC_REST_ADAPTIVE, .start_cycles = ivc_cycles(),
+        .start_ns = ivc_now_ns(),
     };
     if (!text || !*text || strcmp(text, "adaptive") == 0)
         return 0;

@@ -159,8 +159,7 @@ static bool sleep_until(struct ivc_endpoint *endpoint, uint64_t limit_ns, uint64
 
 int ivc_endpoint_wait(struct ivc_endpoint *endpoint, int timeout_ms, bool sending)
 {
-    return sleep_until(endpoint, timeout_ms < 0 ? UINT64_MAX
-                       : ivc_now_ns() + (uint64_t)timeout_ms * 1000000u, FIRST_NS, sending);
+    return sleep_until(endpoint, ivc_deadline_ns(timeout_ms), FIRST_NS, sending);
 }
 
 /* Processes of our kernel, which may talk to the caller by other means. */
@@ -276,13 +275,6 @@ static int start_watcher(struct ivc_endpoint *endpoint)
     return 0;
 }
 
-/* It may be in the middle of a sleep in which nothing was to be sent. */
-static void rouse(struct ivc_watcher *watcher)
-{
-    ivc_wake_send(&watcher->endpoint->wake,
-                  &(struct ivc_wake_target){ watcher->endpoint->id, true, { 0 } });
-}
-
 int ivc_endpoint_fd(struct ivc_endpoint *endpoint)
 {
     int r = endpoint->watcher ? 0 : start_watcher(endpoint);
@@ -312,8 +304,9 @@ int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending)
     watcher->sending = sending || (others && watcher->sending);
     pthread_cond_signal(&watcher->changed);
     pthread_mutex_unlock(&watcher->lock);
+    /* It may be in the middle of a sleep in which nothing was to be sent. */
     if (sending)
-        rouse(watcher);
+        ivc_endpoint_rouse(endpoint);
     return 0;
 }
 
@@ -327,7 +320,7 @@ void ivc_wait_free(struct ivc_endpoint *endpoint)
     watcher->stop = true;
     pthread_cond_signal(&watcher->changed);
     pthread_mutex_unlock(&watcher->lock);
-    rouse(watcher);
+    ivc_endpoint_rouse(endpoint);
     pthread_join(watcher->thread, NULL);
     close(watcher->event);
     pthread_mutex_destroy(&watcher->lock);

@@ -13,7 +13,7 @@
 #include <sys/un.h>
 
 enum {
-    FAMILY_NONE = 0, FAMILY_IP4 = 4, FAMILY_IP6 = 6,    /* of struct ivc_layout_wake */
+    FAMILY_IP4 = 4, FAMILY_IP6 = 6,    /* of struct ivc_layout_wake */
     PORT_MIN = 1024,        /* nobody of ours has a lower one */
     TAKE_MAX = 64,          /* datagrams in one go: whoever sends for ever does not keep us here */
 };

@@ -102,12 +102,13 @@ def matrix(
     whole = _plan([], [], [], [], quick=False, own=True).tasks
     files = [f"--json {json_file} --resume"] if json_file else []
     command = " ".join(["./run matrix", *files, f"--write {write}"])
+    where = machine.line()
 
     def keep() -> None:
         if json_file is not None:
             results.save(json_file, cells)
         if write is not None:
-            write.write_text(table.markdown(cells, whole, command, _machine()))
+            write.write_text(table.markdown(cells, whole, command, where))
 
     plan.judge(cells)
     make(wanted, cells, keep)
@@ -128,9 +129,3 @@ def _tree() -> str:
         return subprocess.run(ask, capture_output=True, text=True).stdout.strip()
     except OSError:
         return ""
-
-
-def _machine() -> str:
-    return ", ".join(
-        f"{key}: {value}" for key, value in machine.describe().items() if isinstance(value, str)
-    )
