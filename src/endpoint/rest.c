@@ -19,6 +19,7 @@ enum {
     SLEEP_CAUTIOUS_US = 1000,
     SLEEP_PART = 16,            /* of the time waited: whatever else ends the wait comes that much later */
     SLEEP_PART_CAUTIOUS = 64,
+    LATE_MAX_US = 4000,         /* more says nothing of how late sleeps end, but of that one */
     SPIN_US_MAX = 1000000000,
 };
 
@@ -102,15 +103,22 @@ uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken)
 {
     uint64_t waited_us = (ivc_cycles() - rest->since) / rest->cycles_per_us;
     uint64_t us = IVC_MAX(waited_us / SLEEP_PART, SLEEP_MIN_US);
+    uint64_t cautious_us = waited_us / SLEEP_PART_CAUTIOUS;
 
     if (rest->neighbours == IVC_NEIGHBOURS_SILENT)
         return 0;
-    if (rest->neighbours == IVC_NEIGHBOURS_OF_OURS || !woken)
-        us = IVC_MIN(us, IVC_MAX(waited_us / SLEEP_PART_CAUTIOUS, SLEEP_CAUTIOUS_US));
+    if (!woken && cautious_us < SLEEP_MIN_US + rest->late_ns / 1000)
+        return 0;
+    if (!woken)
+        us = cautious_us;
+    else if (rest->neighbours == IVC_NEIGHBOURS_OF_OURS)
+        us = IVC_MIN(us, IVC_MAX(cautious_us, SLEEP_CAUTIOUS_US));
     return IVC_MIN(us, SLEEP_MAX_US) * 1000;
 }
 
-void ivc_rest_is_over(struct ivc_rest *rest)
+void ivc_rest_is_over(struct ivc_rest *rest, uint64_t asked_ns, uint64_t slept_ns)
 {
     rest->last = ivc_cycles();      /* and the next one is due, if the wait goes on */
+    if (slept_ns >= asked_ns && asked_ns > 0)
+        rest->late_ns = IVC_MIN(slept_ns - asked_ns, (uint64_t)LATE_MAX_US * 1000);
 }

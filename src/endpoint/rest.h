@@ -34,6 +34,7 @@ struct ivc_rest {
     uint64_t crowded_until;
     uint64_t looked_ns;     /* when neighbours were looked for, and what was found: */
     enum ivc_neighbours { IVC_NEIGHBOURS_NONE, IVC_NEIGHBOURS_OF_OURS, IVC_NEIGHBOURS_SILENT } neighbours;
+    uint64_t late_ns;       /* by how much the last sleep was longer than it should have been */
     uint64_t start_cycles, start_ns, cycles_per_us;     /* what a cycle is; 0: not known yet */
 };
 
@@ -59,9 +60,10 @@ static inline bool ivc_rest_is_due(const struct ivc_rest *rest, const struct ivc
     return crowd->idle >= rest->due_at;
 }
 
-/* How long to sleep now, at most; 0: not.  `woken`: those who ring wake us. */
+/* How long to sleep now, at most; 0: not.  `woken`: at once, by whatever may come.  Else what comes is found when
+ * the sleep is over, which then lasts a small part of the wait even if it ends as late as the last one. */
 uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken);
-/* After it: the time that was slept is no jump of the clock. */
-void ivc_rest_is_over(struct ivc_rest *rest);
+/* After it: it should have lasted `asked_ns` at most, and did `slept_ns`, which is no jump of the clock. */
+void ivc_rest_is_over(struct ivc_rest *rest, uint64_t asked_ns, uint64_t slept_ns);
 
 #endif
