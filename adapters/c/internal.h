@@ -34,6 +34,7 @@ struct header {
 enum {
     DATA_HEADER = sizeof(uint32_t),
     LONG_HEADER = 64,
+    SHORT_MAX = 256,    /* bytes that go as one packet on every path and in every shape of a ring */
 };
 
 struct ivc_connection {

@@ -182,15 +182,13 @@ static inline bool take_short(struct ivc_context *context, const struct ivc_peer
     return true;
 }
 
-void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
+static __attribute__((noinline))
+void take_other(struct ivc_context *context, struct ivc_peer *peer, const struct ivc_packet *packet)
 {
-    struct ivc_context *context = arg;
     struct ivc_connection *connection;
     struct header header;
     uint32_t to, skip, in_head;
 
-    if (take_short(context, peer, packet))
-        return;
     if (packet->tag != TAG_DATA && packet->tag != TAG_LONG) {
         if (packet->head_len < sizeof header)
             return;
@@ -214,6 +212,12 @@ void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
     /* ivc_read() has what it came for: the rest is better off in shared memory than copied twice. */
     if (connection->landing && connection->landing_room == 0)
         ivc_endpoint_end_turn(context->endpoint);
+}
+
+void stream_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
+{
+    if (!take_short(arg, peer, packet))
+        take_other(arg, peer, packet);
 }
 
 void stream_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
@@ -267,7 +271,7 @@ void stream_say(struct ivc_connection *connection)
         connection->close_sent = say(connection, TAG_CLOSE, 0);
 }
 
-static void say_all(struct ivc_context *context)
+static __attribute__((noinline)) void say_all(struct ivc_context *context)
 {
     struct ivc_connection *connection, *next;
 
@@ -314,7 +318,9 @@ static int send_data(struct ivc_connection *connection, const char *bytes, size_
     return r;
 }
 
-ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, size_t len)
+/* What does not go as one short packet. */
+static __attribute__((noinline)) ptrdiff_t write_other(struct ivc_connection *connection,
+                                                       const char *bytes, size_t len)
 {
     size_t packet_max = ivc_endpoint_packet_max(connection->context->endpoint) - LONG_HEADER;
     size_t done = 0;
@@ -332,6 +338,21 @@ ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, siz
     if (done == 0 && r != 0 && r != IVC_E_FULL && r != IVC_E_UNREACHABLE)
         return stream_code(r);
     return (ptrdiff_t)done;
+}
+
+ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, size_t len)
+{
+    struct iovec iov[2] = {
+        { &connection->peer_number, DATA_HEADER },
+        { (void *)bytes, len },
+    };
+
+    if (len - 1 < SHORT_MAX && len <= connection->credit
+        && ivc_endpoint_send(connection->context->endpoint, connection->peer, TAG_DATA, iov, 2) == 0) {
+        connection->credit -= (uint32_t)len;
+        return (ptrdiff_t)len;
+    }
+    return write_other(connection, bytes, len);
 }
 
 static size_t read_kept(struct ivc_connection *connection, char *buffer, size_t len)
@@ -383,7 +404,9 @@ ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t le
     if (n < len && connection->unread_len == 0) {
         connection->landing = buffer + n;
         connection->landing_room = len - n;
-        stream_progress(connection->context);
+        ivc_endpoint_progress(connection->context->endpoint);
+        if (__builtin_expect(connection->context->control_due, 0))
+            say_all(connection->context);
         n = len - connection->landing_room;
         connection->landing_room = 0;
         connection->landing = NULL;

@@ -14,14 +14,15 @@
 #ifndef IVC_CHANNEL_CHANNEL_H
 #define IVC_CHANNEL_CHANNEL_H
 
+#include "base/copy.h"
 #include "base/error.h"
 #include "channel/layout.h"
+#include "channel/packet.h"
+#include "channel/pool.h"
 #include "region/region.h"
 
 #include <string.h>
 #include <sys/uio.h>
-
-struct ivc_pool;
 
 struct ivc_tx {
     /* What every send touches. */
@@ -31,7 +32,8 @@ struct ivc_tx {
     uint32_t mask;              /* n_slots - 1 */
     uint32_t shift;             /* log2(slot size) */
     uint32_t lap_shift;         /* log2(n_slots) */
-    uint32_t inline_max;
+    uint32_t inline_max;        /* most bytes that a slot holds */
+    uint32_t eager_max;         /* ... and that are sent at once */
     struct ivc_doorbell bell;
     struct ivc_tx_slot *records;    /* what each slot holds, for when it is read */
 
@@ -74,14 +76,7 @@ struct ivc_rx {
     struct ivc_rx_share shares[IVC_SHARES_MAX];
 };
 
-/* A packet as it lies in the ring.  `head` is a private copy. */
 enum { IVC_RX_HEAD_MAX = IVC_SLOT_SIZE_MAX };
-struct ivc_rx_packet {
-    uint8_t tag;
-    uint32_t head_len, body_len;
-    const void *body;
-    _Alignas(16) char head[IVC_RX_HEAD_MAX];
-};
 
 /* Whether a ring of that size can be made of slots of that size: -EINVAL with a text, or the most
  * bytes that ivc_tx_send() would take. */
@@ -113,11 +108,9 @@ typedef int ivc_tx_unread_fn(void *arg, uint64_t at, uint8_t tag, const struct i
                              unsigned n_iov);
 int ivc_tx_unread(struct ivc_tx *tx, ivc_tx_unread_fn *fn, void *arg);
 
-/* Most bytes that ivc_tx_send() takes. */
-uint32_t ivc_tx_eager_max(const struct ivc_tx *tx);
-
-/* Sends `len` bytes gathered from `iov`.  IVC_E_FULL when there is no room. */
-int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov, size_t len);
+/* Sends `len` bytes gathered from `iov`, at most `eager_max`.  IVC_E_FULL when there is no room. */
+static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
+                              size_t len);
 
 /* Sends `len` bytes of a chunk of the pool, which is given back when they have been read. */
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len);
@@ -132,14 +125,53 @@ static inline bool ivc_tx_idle(const struct ivc_tx *tx)
     return tx->head == tx->tail;
 }
 
+static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
+{
+    return tx->slots + ((tx->tail & tx->mask) << tx->shift);
+}
+
+/* Makes the slot at tail valid and lets the receiver know. */
+static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
+                                  enum ivc_slot_kind kind, uint32_t chunk)
+{
+    /* Release: pairs with the acquire in ivc_rx_peek(); the slot's other bytes, the arena's and
+     * the chunk's are visible before the stamp. */
+    ivc_store_release((ivc_atomic_u64 *)slot,
+                      ivc_slot_word((uint32_t)(tx->tail >> tx->lap_shift) + 1, len, tag, kind));
+    tx->records[tx->tail & tx->mask] = (struct ivc_tx_slot){ (uint32_t)tx->arena_tail, chunk };
+    tx->tail++;
+    /* Relaxed: see region/inbox.c. */
+    if (!(ivc_load_relaxed(tx->bell.watched) & tx->bell.bit))
+        ivc_doorbell_ring(&tx->bell);
+}
+
+/* Everything but the common case: more than a slot holds, or no free slot that we know of. */
+int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
+                      size_t len);
+
+static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
+                              size_t len)
+{
+    char *slot = ivc_tx_tail_slot(tx), *to = slot + IVC_SLOT_INLINE_AT;
+
+    if (__builtin_expect(len > tx->inline_max || tx->tail - tx->head > tx->mask, 0))
+        return ivc_tx_send_other(tx, tag, iov, n_iov, len);
+    for (unsigned i = 0; i < n_iov; i++) {
+        ivc_copy_short(to, iov[i].iov_base, iov[i].iov_len);
+        to += iov[i].iov_len;
+    }
+    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, IVC_CHUNK_NONE);
+    return 0;
+}
+
 /* Maps the ring that the member has made for us.  IVC_E_GONE when it has not (yet); -EBADMSG when
  * what it says about it cannot be. */
 int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx);
 void ivc_rx_close(struct ivc_rx *rx);
 
-/* Copies the next packet's description: 1, 0 when there is none, -EBADMSG when the sender wrote
- * nonsense.  After the packet was handled, ivc_rx_advance(). */
-static inline int ivc_rx_peek(struct ivc_rx *rx, struct ivc_rx_packet *ret_packet);
+/* Describes the next packet and copies its head to `head`, of IVC_RX_HEAD_MAX bytes: 1, 0 when there is
+ * none, -EBADMSG when the sender wrote nonsense.  After the packet was handled, ivc_rx_advance(). */
+static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *ret_packet);
 static inline void ivc_rx_advance(struct ivc_rx *rx);
 
 /* Tells the sender how far we are; called at the end of every turn. */
@@ -162,10 +194,10 @@ static inline bool ivc_rx_is_ready(const struct ivc_rx *rx)
 }
 
 /* Everything but the common case: a packet with a body, a share, nonsense. */
-int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot,
-                      struct ivc_rx_packet *ret_packet);
+int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *head,
+                      struct ivc_packet *ret_packet);
 
-static inline int ivc_rx_peek(struct ivc_rx *rx, struct ivc_rx_packet *ret_packet)
+static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *ret_packet)
 {
     const char *slot = rx->slots + ((rx->head & rx->mask) << rx->shift);
     /* Acquire: pairs with the release of the word in tx_publish(); the slot's bytes, and those it
@@ -176,13 +208,10 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, struct ivc_rx_packet *ret_packe
     if ((uint32_t)word != (uint32_t)(rx->head >> rx->lap_shift) + 1)
         return 0;
     if (word >> 56 != IVC_SLOT_INLINE || len > IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT)
-        return ivc_rx_peek_other(rx, word, slot, ret_packet);
-    ret_packet->tag = (uint8_t)(word >> 48);
-    ret_packet->head_len = len;
-    ret_packet->body_len = 0;
-    ret_packet->body = NULL;
+        return ivc_rx_peek_other(rx, word, slot, head, ret_packet);
     /* The whole line: a fixed length is a few moves. */
-    memcpy(ret_packet->head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT);
+    memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT);
+    *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
     return 1;
 }
 

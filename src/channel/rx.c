@@ -92,7 +92,7 @@ static int add_share(struct ivc_rx *rx, const struct ivc_slot_ref *ref, uint64_t
 }
 
 static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
-                    struct ivc_rx_packet *ret_packet)
+                    struct ivc_packet *ret_packet)
 {
     const struct ivc_rx_share *share;
 
@@ -106,8 +106,8 @@ static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
     return 1;
 }
 
-int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot,
-                      struct ivc_rx_packet *ret_packet)
+int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *head,
+                      struct ivc_packet *ret_packet)
 {
     uint32_t slot_size = 1u << rx->shift;
     uint32_t len = word >> 32 & 0xffff;
@@ -119,11 +119,8 @@ int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot,
 
     if (len > slot_size - at)
         return bad_ring(rx->slot, "a slot longer than a slot");
-    ret_packet->tag = (uint8_t)(word >> 48);
-    ret_packet->head_len = len;
-    ret_packet->body_len = 0;
-    ret_packet->body = NULL;
-    memcpy(ret_packet->head, slot + at, len);
+    *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
+    memcpy(head, slot + at, len);
     memcpy(&ref, slot + IVC_SLOT_REF_AT, sizeof ref);
     ivc_copy_is_final();
     switch (kind) {
@@ -132,12 +129,12 @@ int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot,
     case IVC_SLOT_REF:
         return read_ref(rx, &ref, ret_packet);
     case IVC_SLOT_SHARE:
-        memcpy(&size, ret_packet->head, sizeof size);
+        memcpy(&size, head, sizeof size);
         r = len == sizeof size ? add_share(rx, &ref, size) : bad_ring(rx->slot, "half a share");
         if (r < 0)
             return r;
         ivc_rx_advance(rx);
-        return ivc_rx_peek(rx, ret_packet);
+        return ivc_rx_peek(rx, head, ret_packet);
     default:
         return bad_ring(rx->slot, "a slot of unknown kind");
     }

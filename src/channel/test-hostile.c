@@ -93,7 +93,8 @@ static void test_slots(void)
     for (unsigned s = 0; s < 3; s++) {
         struct pair pair;
         struct ivc_rx fresh, rx;
-        struct ivc_rx_packet packet;
+        char head_bytes[IVC_RX_HEAD_MAX];
+        struct ivc_packet packet;
         char *slot;
 
         open_pair(&pair, 65536, slots[s]);
@@ -112,7 +113,7 @@ static void test_slots(void)
                             ivc_store_release((ivc_atomic_u64 *)slot,
                                               ivc_slot_word(1, lens[l], 3, kind));
                             rx = fresh;
-                            r = ivc_rx_peek(&rx, &packet);
+                            r = ivc_rx_peek(&rx, head_bytes, &packet);
                             CHECK_THAT(r == 1 || r == 0 || r == -EBADMSG, "kind %u gave %d", kind, r);
                             if (r == 1) {
                                 check_packet(pair.to, packet.head, packet.head_len, packet.body,
@@ -132,7 +133,8 @@ static void test_shares(void)
 {
     struct pair pair;
     struct ivc_rx rx;
-    struct ivc_rx_packet packet;
+    char head_bytes[IVC_RX_HEAD_MAX];
+    struct ivc_packet packet;
     uint64_t size = 4096;
     int r = 0;
 
@@ -147,7 +149,7 @@ static void test_shares(void)
         ivc_store_release((ivc_atomic_u64 *)slot, ivc_slot_word(1, 8, 0, IVC_SLOT_SHARE));
     }
     for (unsigned i = 0; i < 1000 && r == 0; i++)
-        r = ivc_rx_peek(&rx, &packet);
+        r = ivc_rx_peek(&rx, head_bytes, &packet);
     CHECK_EQ(r, -EBADMSG);
     CHECK_TEXT(ivc_error_text(), "member", "nonsense");
     close_pair(&pair);
@@ -169,7 +171,8 @@ static void test_ring_headers(void)
     for (unsigned a = 0; a < N; a++)
         for (unsigned b = 0; b < N; b++)
             for (unsigned c = 0; c < N; c++) {
-                struct ivc_rx_packet packet;
+                char head_bytes[IVC_RX_HEAD_MAX];
+                struct ivc_packet packet;
                 int r;
 
                 *header = good;
@@ -185,7 +188,7 @@ static void test_ring_headers(void)
                 CHECK((const char *)rx.shares[0].memory + rx.shares[0].size
                       <= (const char *)rx.memory + rx.size);
                 for (rx.head = 0; rx.head <= rx.mask; rx.head++)
-                    CHECK(ivc_rx_peek(&rx, &packet) >= -EBADMSG);
+                    CHECK(ivc_rx_peek(&rx, head_bytes, &packet) >= -EBADMSG);
             }
     CHECK(accepted > 0);
     *header = good;

@@ -87,10 +87,11 @@ static int send_one(struct pair *pair, uint64_t number, size_t len)
 /* The next packet must be `number`, `len` bytes long and right in every byte. */
 static void take_one(struct pair *pair, uint64_t number, size_t len)
 {
-    struct ivc_rx_packet packet;
-    const uint8_t *head = (const uint8_t *)packet.head, *body;
+    char head_bytes[IVC_RX_HEAD_MAX];
+    struct ivc_packet packet;
+    const uint8_t *head = (const uint8_t *)head_bytes, *body;
 
-    CHECK_THAT(ivc_rx_peek(&pair->rx, &packet) == 1, "packet %llu of %zu bytes is not there: %s",
+    CHECK_THAT(ivc_rx_peek(&pair->rx, head_bytes, &packet) == 1, "packet %llu of %zu bytes is not there: %s",
                (unsigned long long)number, len, ivc_error_text());
     body = packet.body;
     CHECK_EQ(packet.tag, (uint8_t)number);
@@ -105,9 +106,10 @@ static void take_one(struct pair *pair, uint64_t number, size_t len)
 
 static void nothing_there(struct pair *pair)
 {
-    struct ivc_rx_packet packet;
+    char head_bytes[IVC_RX_HEAD_MAX];
+    struct ivc_packet packet;
 
-    CHECK_EQ(ivc_rx_peek(&pair->rx, &packet), 0);
+    CHECK_EQ(ivc_rx_peek(&pair->rx, head_bytes, &packet), 0);
     ivc_rx_publish(&pair->rx);
 }
 
@@ -127,7 +129,7 @@ static void test_lengths(void)
         size_t max, step;
 
         open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
-        max = ivc_tx_eager_max(&pair.tx);
+        max = pair.tx.eager_max;
         CHECK_THAT(max >= 64, "shape %u: only %zu bytes at once", s, max);
         step = max > 30000 ? 37 : 1;
         for (size_t len = 0; len <= max; len += len < 5000 ? 1 : step) {
@@ -153,7 +155,7 @@ static void test_full(void)
         size_t lens[1 << 15], max;
 
         open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
-        max = IVC_MIN(ivc_tx_eager_max(&pair.tx), 8000);
+        max = IVC_MIN(pair.tx.eager_max, 8000);
         while (sent < 20000) {
             for (;;) {
                 size_t len = check_random(&state) % 3 ? check_random(&state) % 80
@@ -217,7 +219,7 @@ static void test_arena(void)
             size_t len;
 
             open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
-            len = ivc_tx_eager_max(&pair.tx);
+            len = pair.tx.eager_max;
             len -= IVC_MIN(len, below[d]);
             for (uint64_t number = 0, taken = 0; number < 200; number++) {
                 /* One stays unread whenever there is room for two: the wrap then meets it. */
@@ -278,7 +280,7 @@ static void test_arena_position(void)
     start = ((uint64_t)1 << 32) / pair.tx.arena_size * pair.tx.arena_size;
     pair.tx.arena_tail = pair.tx.arena_head = start;
     for (uint64_t number = 0; number < 400; number++) {
-        size_t len = 50 + number * 31 % (ivc_tx_eager_max(&pair.tx) - 50);
+        size_t len = 50 + number * 31 % (pair.tx.eager_max - 50);
 
         CHECK_THAT(send_one(&pair, number, len) == 0, "packet %u", (unsigned)number);
         take_one(&pair, number, len);

@@ -2,7 +2,6 @@
 #include "base/copy.h"
 #include "base/util.h"
 #include "channel/channel.h"
-#include "channel/pool.h"
 
 #include <errno.h>
 
@@ -55,6 +54,7 @@ static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
     tx->inline_max = header->slot_size - IVC_SLOT_INLINE_AT;
     tx->arena = tx->slots + (size_t)header->n_slots * header->slot_size;
     tx->arena_size = header->arena_size;
+    tx->eager_max = eager_max(header->slot_size, header->arena_size);
 }
 
 /* Tells the peer where the ring is, on the line that is ours for it. */
@@ -127,11 +127,6 @@ void ivc_tx_close(struct ivc_tx *tx)
     *tx = (struct ivc_tx){ 0 };
 }
 
-uint32_t ivc_tx_eager_max(const struct ivc_tx *tx)
-{
-    return eager_max(1u << tx->shift, tx->arena_size);
-}
-
 /* Gives back what the slots before `head` hold. */
 static void free_read_slots(struct ivc_tx *tx, uint64_t head)
 {
@@ -171,48 +166,16 @@ int ivc_tx_refresh(struct ivc_tx *tx)
 }
 
 /* Room for `n` more slots. */
-static __attribute__((noinline)) int refresh_slots(struct ivc_tx *tx, uint32_t n)
+static int need_slots(struct ivc_tx *tx, uint32_t n)
 {
-    int r = ivc_tx_refresh(tx);
+    int r = 0;
 
+    if (tx->tail - tx->head + n <= (uint64_t)tx->mask + 1)
+        return 0;
+    r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
     return tx->tail - tx->head + n <= (uint64_t)tx->mask + 1 ? 0 : IVC_E_FULL;
-}
-
-static inline int need_slots(struct ivc_tx *tx, uint32_t n)
-{
-    if (__builtin_expect(tx->tail - tx->head + n <= (uint64_t)tx->mask + 1, 1))
-        return 0;
-    return refresh_slots(tx, n);
-}
-
-static char *tail_slot(const struct ivc_tx *tx)
-{
-    return tx->slots + ((tx->tail & tx->mask) << tx->shift);
-}
-
-/* Makes the slot at tail valid and lets the receiver know. */
-static inline void tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
-                              enum ivc_slot_kind kind, uint32_t chunk)
-{
-    tx->records[tx->tail & tx->mask] = (struct ivc_tx_slot){ (uint32_t)tx->arena_tail, chunk };
-    /* Release: pairs with the acquire in ivc_rx_peek(); the slot's other bytes, the arena's and
-     * the chunk's are visible before the stamp. */
-    ivc_store_release((ivc_atomic_u64 *)slot,
-                      ivc_slot_word((uint32_t)(tx->tail >> tx->lap_shift) + 1, len, tag, kind));
-    tx->tail++;
-    /* Relaxed: see region/inbox.c. */
-    if (!(ivc_load_relaxed(tx->bell.watched) & tx->bell.bit))
-        ivc_doorbell_ring(&tx->bell);
-}
-
-static inline void gather(char *to, const struct iovec *iov, unsigned n_iov)
-{
-    for (unsigned i = 0; i < n_iov; i++) {
-        ivc_copy_short(to, iov[i].iov_base, iov[i].iov_len);
-        to += iov[i].iov_len;
-    }
 }
 
 /* Splits: the first `head_len` bytes to `head`, the others to `body`. */
@@ -263,45 +226,42 @@ static int send_through_arena(struct ivc_tx *tx, uint8_t tag, const struct iovec
 {
     uint32_t head_len = tx->inline_max + IVC_SLOT_INLINE_AT - IVC_SLOT_HEAD_AT;
     uint32_t body_len = (uint32_t)len - head_len;
-    char *slot = tail_slot(tx);
+    char *slot = ivc_tx_tail_slot(tx);
     uint32_t offset;
     int r;
 
-    if (len > ivc_tx_eager_max(tx))
+    if (len > tx->eager_max)
         return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: more than the %u that are sent at once",
-                             len, ivc_tx_eager_max(tx));
+                             len, tx->eager_max);
     r = arena_take(tx, body_len, &offset);
     if (r != 0)
         return r;
     write_ref(slot, IVC_SHARE_ARENA, body_len, offset);
     gather_split(slot + IVC_SLOT_HEAD_AT, head_len, tx->arena + offset, iov, n_iov);
-    tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, IVC_CHUNK_NONE);
+    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, IVC_CHUNK_NONE);
     return 0;
 }
 
-int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov, size_t len)
+int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
+                      size_t len)
 {
-    char *slot = tail_slot(tx);
     int r = need_slots(tx, 1);
 
-    if (__builtin_expect(r != 0, 0))
+    if (r != 0)
         return r;
-    if (len > tx->inline_max)
-        return send_through_arena(tx, tag, iov, n_iov, len);
-    gather(slot + IVC_SLOT_INLINE_AT, iov, n_iov);
-    tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, IVC_CHUNK_NONE);
-    return 0;
+    return len > tx->inline_max ? send_through_arena(tx, tag, iov, n_iov, len)
+        : ivc_tx_send(tx, tag, iov, n_iov, len);
 }
 
 /* Tells the receiver of a share of the pool, once per ring. */
 static void announce_share(struct ivc_tx *tx, uint32_t share)
 {
     const struct ivc_share *memory = &tx->pool->shares[share - 1];
-    char *slot = tail_slot(tx);
+    char *slot = ivc_tx_tail_slot(tx);
 
     write_ref(slot, share, 0, memory->handle);
     memcpy(slot + IVC_SLOT_HEAD_AT, &memory->size, sizeof memory->size);
-    tx_publish(tx, slot, sizeof memory->size, 0, IVC_SLOT_SHARE, IVC_CHUNK_NONE);
+    ivc_tx_publish(tx, slot, sizeof memory->size, 0, IVC_SLOT_SHARE, IVC_CHUNK_NONE);
     tx->announced |= 1u << share;
 }
 
@@ -319,11 +279,11 @@ int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len
         return r;
     if (!(tx->announced & 1u << share))
         announce_share(tx, share);
-    slot = tail_slot(tx);
+    slot = ivc_tx_tail_slot(tx);
     memcpy(slot + IVC_SLOT_HEAD_AT, memory, head_len);
     write_ref(slot, share, (uint32_t)len - head_len, offset + head_len);
     tx->chunks_out++;
-    tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, chunk);
+    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, chunk);
     return 0;
 }
 

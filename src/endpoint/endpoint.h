@@ -13,6 +13,8 @@
 #ifndef IVC_ENDPOINT_ENDPOINT_H
 #define IVC_ENDPOINT_ENDPOINT_H
 
+#include "channel/packet.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,18 +24,6 @@ struct ivc_region;
 struct ivc_member;
 struct ivc_endpoint;    /* this process in one region */
 struct ivc_peer;        /* one other process, as this endpoint sees it */
-
-/* What arrived.  `head` is private to us: no one can change it while it is looked at.  `body`
- * may lie in memory that the peer can still write: read each byte once, trust none; and in memory
- * that is taken away meanwhile: ask ivc_endpoint_body_is_whole().  The packet's content is `head`
- * followed by `body`; both are gone when the handler returns. */
-struct ivc_packet {
-    uint8_t tag;
-    uint32_t head_len;
-    uint32_t body_len;
-    const void *head;
-    const void *body;
-};
 
 /* Called once per packet, in order per peer. */
 typedef void ivc_endpoint_packet_fn(void *arg, struct ivc_peer *peer,

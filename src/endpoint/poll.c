@@ -96,21 +96,6 @@ void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     peer->rx_open = false;
 }
 
-static inline void deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
-{
-    const struct ivc_rx_packet *from = &endpoint->packet;
-    struct ivc_packet packet = {
-        .tag = from->tag,
-        .head_len = from->head_len,
-        .body_len = from->body_len,
-        .head = from->head,
-        .body = from->body,
-    };
-
-    endpoint->body = packet.body_len > 0 ? IVC_BODY_SHARED : IVC_BODY_PRIVATE;
-    endpoint->on_packet(endpoint->arg, peer, &packet);
-}
-
 bool ivc_endpoint_body_is_whole(struct ivc_endpoint *endpoint)
 {
     if (endpoint->body != IVC_BODY_PRIVATE)
@@ -119,11 +104,16 @@ bool ivc_endpoint_body_is_whole(struct ivc_endpoint *endpoint)
     return endpoint->body != IVC_BODY_TORN;
 }
 
-/* Whether the packet that was delivered has been received; if not, it is still the next one. */
-static bool was_taken(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+/* A packet that lies partly in shared memory; false: it has not been received, and is still the next one. */
+static __attribute__((noinline)) bool deliver_shared(struct ivc_endpoint *endpoint,
+                                                     struct ivc_peer *peer,
+                                                     const struct ivc_packet *packet)
 {
-    enum ivc_body body = endpoint->body;
+    enum ivc_body body;
 
+    endpoint->body = IVC_BODY_SHARED;
+    endpoint->on_packet(endpoint->arg, peer, packet);
+    body = endpoint->body;
     endpoint->body = IVC_BODY_PRIVATE;      /* what comes otherwise is in memory of ours */
     if (body == IVC_BODY_TORN)
         return false;
@@ -132,8 +122,19 @@ static bool was_taken(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
                      "what came of it cannot be relied on, and was lost");
         return false;
     }
+    return true;
+}
+
+static inline bool deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    const struct ivc_packet *packet = &endpoint->packet;
+
+    if (packet->body_len == 0)
+        endpoint->on_packet(endpoint->arg, peer, packet);
+    else if (!deliver_shared(endpoint, peer, packet))
+        return false;
     peer->stats.received_packets++;
-    peer->stats.received_bytes += (uint64_t)endpoint->packet.head_len + endpoint->packet.body_len;
+    peer->stats.received_bytes += (uint64_t)packet->head_len + packet->body_len;
     return true;
 }
 
@@ -150,11 +151,10 @@ static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     int n = 0, r = 0;
 
     while (n < IVC_TURN_BUDGET && !endpoint->end_turn
-           && (r = ivc_rx_peek(&peer->rx, &endpoint->packet)) == 1) {
+           && (r = ivc_rx_peek(&peer->rx, endpoint->head, &endpoint->packet)) == 1) {
         if (!ivc_region_is_intact(endpoint->home.region))
             return n;       /* zeroes of a window that was taken away: no packet */
-        deliver(endpoint, peer);
-        if (!was_taken(endpoint, peer))
+        if (!deliver(endpoint, peer))
             return n + 1;
         ivc_rx_advance(&peer->rx);
         n++;
@@ -343,9 +343,9 @@ static int poll_turn(struct ivc_endpoint *endpoint)
 }
 
 /* One at a time: other threads, and calls from inside a handler, have nothing to do here. */
-static bool enter(struct ivc_endpoint *endpoint)
+static inline __attribute__((always_inline)) bool enter(struct ivc_endpoint *endpoint)
 {
-    if (endpoint->threads)
+    if (__builtin_expect(endpoint->threads, 0))
         /* Acquire: pairs with the release in leave(); what the last poller did is visible. */
         return !atomic_flag_test_and_set_explicit(&endpoint->polling, memory_order_acquire);
     if (endpoint->in_turn)
@@ -355,9 +355,9 @@ static bool enter(struct ivc_endpoint *endpoint)
     return true;
 }
 
-static void leave(struct ivc_endpoint *endpoint)
+static inline __attribute__((always_inline)) void leave(struct ivc_endpoint *endpoint)
 {
-    if (endpoint->threads) {
+    if (__builtin_expect(endpoint->threads, 0)) {
         atomic_flag_clear_explicit(&endpoint->polling, memory_order_release);
     } else {
         endpoint->in_turn = false;
@@ -395,19 +395,29 @@ void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
     leave(endpoint);
 }
 
-int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
+/* What a turn that found nothing does about the wait that it may be part of. */
+static __attribute__((noinline)) int end_turn_in_vain(struct ivc_endpoint *endpoint)
 {
-    bool give_way;
+    bool give_way = ivc_crowd_turn(&endpoint->crowd, false);
+
+    ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
+    leave(endpoint);
+    if (give_way)
+        sched_yield();
+    return 0;
+}
+
+__attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
+{
     int n;
 
     if (!enter(endpoint))
         return 0;
     n = poll_turn(endpoint);
-    give_way = ivc_crowd_turn(&endpoint->crowd, n > 0);
-    ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
+    if (n == 0)
+        return end_turn_in_vain(endpoint);
+    (void)ivc_crowd_turn(&endpoint->crowd, true);
     leave(endpoint);
-    if (give_way)
-        sched_yield();
     return n;
 }
 

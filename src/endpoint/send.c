@@ -108,7 +108,7 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
                                       size_t len)
 {
     uint64_t at = peer->tx.tail;
-    int r = __builtin_expect(len <= ivc_tx_eager_max(&peer->tx), 1)
+    int r = __builtin_expect(len <= peer->tx.eager_max, 1)
         ? ivc_tx_send(&peer->tx, tag, iov, n_iov, len)
         : send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
 

@@ -111,16 +111,16 @@ static void close_pair(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uin
 /* Takes what is in the peer's ring to private memory. */
 static int keep_unread(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    struct ivc_rx_packet *packet = &endpoint->packet;
+    struct ivc_packet *packet = &endpoint->packet;
     uint64_t end;
     int r = 0, found = 1;
 
     (void)ivc_poll_map_rx(endpoint, peer);
     end = peer->rx_open ? peer->rx.head + peer->rx.mask + 1 : 0;
     while (peer->rx_open && peer->rx.head < end && r == 0
-           && (found = ivc_rx_peek(&peer->rx, packet)) == 1) {
+           && (found = ivc_rx_peek(&peer->rx, endpoint->head, packet)) == 1) {
         struct iovec iov[2] = {
-            { packet->head, packet->head_len }, { (void *)packet->body, packet->body_len },
+            { (void *)packet->head, packet->head_len }, { (void *)packet->body, packet->body_len },
         };
 
         r = ivc_backlog_add(&peer->unread, peer->rx.head, packet->tag, iov, packet->body_len > 0 ? 2 : 1);
