@@ -112,6 +112,18 @@ static void exchange(void)
     CHECK_EQ(pthread_join(thread, NULL), 0);
 }
 
+/* A datagram that comes later than its bell, because somebody else had the processor, is taken for lost
+ * until the next one comes: then there is another exchange. */
+static void exchange_woken(void)
+{
+    unsigned tries = 50;
+
+    do {
+        exchange();
+    } while (!(a.endpoint->is_woken && b.endpoint->is_woken) && --tries > 0);
+    CHECK(tries > 0);
+}
+
 static void close_pair(void)
 {
     ivc_endpoint_free(a.endpoint);
@@ -124,8 +136,7 @@ static void test_woken(void)
     for (unsigned round = 0; round < 3; round++) {
         a.by_descriptor = round % 2;
         b.by_descriptor = round == 2;
-        exchange();
-        CHECK(a.endpoint->is_woken && b.endpoint->is_woken);
+        exchange_woken();
     }
     close_pair();
 }
@@ -140,9 +151,13 @@ static void test_lost(void)
     hearing = b.endpoint->wake;
     for (unsigned round = 0; round < 3; round++) {
         b.endpoint->wake = round == 1 ? hearing : deaf;
+        if (round == 1) {
+            exchange_woken();
+            continue;
+        }
         exchange();
-        CHECK_EQ(a.endpoint->is_woken, round == 1);
-        CHECK_EQ(b.endpoint->is_woken, round == 1);
+        CHECK(!a.endpoint->is_woken);
+        CHECK(!b.endpoint->is_woken);
     }
     b.endpoint->wake = hearing;
     close_pair();
