@@ -114,10 +114,16 @@ static void take(struct open *open, const uint8_t *bytes, size_t n)
     add(&board->streams[open->key][direction].read, n);
 }
 
+/* What has ENDED stays so: who learns of a death must not make it a reader that has closed. */
+static void drop(struct stream *stream)
+{
+    (void)ivc_cas(&stream->dropped, 0u, 1u);
+}
+
 static void close_it(struct open *open, bool dropped)
 {
     if (dropped && open->knows_key)
-        ivc_store_relaxed(&board->streams[open->key][in_direction(open)].dropped, 1);
+        drop(&board->streams[open->key][in_direction(open)]);
     ivc_close(open->connection);
     open->connection = NULL;
 }
@@ -252,7 +258,7 @@ static void write_some(struct open *open)
         return;
     CHECK_THAT(n == -ESHUTDOWN || n == -EPIPE || n == -ECONNRESET, "%s", ivc_last_error());
     if (n == -ECONNRESET)
-        ivc_store_relaxed(&stream->dropped, 1);
+        drop(stream);
 }
 
 static void do_something(struct open *open)
