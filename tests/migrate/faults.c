@@ -114,7 +114,7 @@ static void test_twice(void)
         while (waitpid(other, &status, WNOHANG) == 0)
             run_for(&stage_run, 1);
         CHECK_EQ(status, 0);
-        CHECK(stage_await_answer(0, 5000));
+        CHECK(stage_await_answer(0, 5000 * check_slowdown()));
         stage_place(0, &stage_run.hosts[0]);
     }
     run_finish(&stage_run);
@@ -133,7 +133,7 @@ static void test_all_at_once(void)
                 run_for(&stage_run, (unsigned)stage_dice(15));
         }
         for (unsigned i = 0; i < 4; i++) {
-            CHECK_THAT(stage_await_answer(i, 5000), "guest %u has not answered", i);
+            CHECK_THAT(stage_await_answer(i, 5000 * check_slowdown()), "guest %u has not answered", i);
             stage_place(i, to);
         }
         if (stage_dice(2))
@@ -159,7 +159,7 @@ static void test_old_library(void)
     stage_await_memory(0, 1);
     occupant_end(&old);
     CHECK_THAT(guest_order(&stage_run.guests[0].guest) == 0, "%s", ivc_error_text());
-    CHECK(stage_await_answer(0, 5000));
+    CHECK(stage_await_answer(0, 5000 * check_slowdown()));
     stage_place(0, &stage_run.hosts[1]);
     run_await_path(&stage_run, 0, 1, IVC_PATH_NETWORK, 5000);
     run_finish(&stage_run);
