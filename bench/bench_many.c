@@ -140,42 +140,36 @@ static void make_known(void)
         }
 }
 
-static double progress_us(void)
+static void idle_turns(void)
 {
-    struct bench_series series;
-    double us;
-
-    if (bench_series_open(&series, BATCHES) < 0)
-        fail("memory for the timings");
-    for (unsigned batch = 0; batch < BATCHES; batch++) {
-        uint64_t start = bench_ticks();
-
-        for (unsigned i = 0; i < PER_BATCH; i++)
-            ivc_endpoint_progress(ranks[0].endpoint);
-        bench_series_add(&series, bench_ticks_us(bench_ticks() - start) / PER_BATCH);
-    }
-    us = bench_series_median(&series);
-    bench_series_free(&series);
-    return us;
+    for (unsigned i = 0; i < PER_BATCH; i++)
+        ivc_endpoint_progress(ranks[0].endpoint);
 }
 
-static double message_us(void)
+static void messages(void)
 {
     uint32_t from = n_ranks - 1;
+
+    for (unsigned i = 0; i < PER_BATCH; i++) {
+        uint64_t count = ranks[0].received[from];
+
+        send_to(&ranks[from], 0, count);
+        await(0, from, count + 1);
+    }
+}
+
+/* One of PER_BATCH: the median of the batches. */
+static double one_us(void (*batch)(void))
+{
     struct bench_series series;
     double us;
 
     if (bench_series_open(&series, BATCHES) < 0)
         fail("memory for the timings");
-    for (unsigned batch = 0; batch < BATCHES; batch++) {
+    for (unsigned i = 0; i < BATCHES; i++) {
         uint64_t start = bench_ticks();
 
-        for (unsigned i = 0; i < PER_BATCH; i++) {
-            uint64_t count = ranks[0].received[from];
-
-            send_to(&ranks[from], 0, count);
-            await(0, from, count + 1);
-        }
+        batch();
         bench_series_add(&series, bench_ticks_us(bench_ticks() - start) / PER_BATCH);
     }
     us = bench_series_median(&series);
@@ -205,18 +199,18 @@ static void measure(const char *region)
     open_ranks(region);
     connect_ranks();
     joined = used();
-    silent_us = progress_us();
+    silent_us = one_us(idle_turns);
     talk();
     talking = used();
     make_known();
     known = used();
-    known_us = progress_us();
+    known_us = one_us(idle_turns);
     printf("{\"program\":\"bench_many\",\"ranks\":%u,\"talkers\":%u,\"message_bytes\":%u,"
            "\"joined_bytes_per_rank\":%.0f,\"talking_bytes_per_rank\":%.0f,"
            "\"known_bytes_per_rank\":%.0f,\"progress_silent_us\":%.4f,\"progress_known_us\":%.4f,"
            "\"message_us\":%.4f,\"clock\":\"%s\"}\n", n_ranks, IVC_MIN(talkers, n_ranks - 1), MESSAGE,
            (double)joined / n_ranks, (double)talking / n_ranks, (double)known / n_ranks, silent_us,
-           known_us, message_us(), bench_clock_name());
+           known_us, one_us(messages), bench_clock_name());
     for (uint32_t i = 0; i < n_ranks; i++) {
         ivc_endpoint_free(ranks[i].endpoint);
         free(ranks[i].peers);

@@ -251,23 +251,14 @@ EXPORT int ivc_accept(ivc_context *context, ivc_connection **ret_connection)
     return 0;
 }
 
-/* Nothing came, or nothing went: why? */
-static __attribute__((noinline)) ptrdiff_t read_nothing(ivc_connection *connection)
+/* Nothing came, or nothing can go: why?  0: there is no reason but time. */
+static __attribute__((noinline)) ptrdiff_t why_nothing(ivc_connection *connection, const char *call)
 {
     if (connection->broken)
-        return ivc_error_set(-ECONNRESET, "read: the process at the other end died");
+        return ivc_error_set(-ECONNRESET, "%s: the process at the other end died", call);
     if (connection->closed_by_peer)
-        return ivc_error_set(-EPIPE, "read: closed by the other end");
-    return connection->parted ? move_is_over(connection, "read") : 0;
-}
-
-static __attribute__((noinline)) ptrdiff_t write_nothing(ivc_connection *connection)
-{
-    if (connection->broken)
-        return ivc_error_set(-ECONNRESET, "write: the process at the other end died");
-    if (connection->closed_by_peer)
-        return ivc_error_set(-EPIPE, "write: closed by the other end");
-    return move_is_over(connection, "write");
+        return ivc_error_set(-EPIPE, "%s: closed by the other end", call);
+    return connection->parted ? move_is_over(connection, call) : 0;
 }
 
 EXPORT ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len)
@@ -278,7 +269,7 @@ EXPORT ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len)
         return n;
     n = stream_read(connection, buffer, len);
     if (n == 0 && len > 0 && connection->unread_len == 0)
-        return read_nothing(connection);
+        return why_nothing(connection, "read");
     return n;
 }
 
@@ -289,7 +280,7 @@ EXPORT ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_
     if (n < 0)
         return n;
     if (connection->broken || connection->closed_by_peer || connection->parted)
-        return write_nothing(connection);
+        return why_nothing(connection, "write");
     n = stream_write(connection, buffer, len);
     /* Whoever only writes must still hear how far the reader is. */
     if (n < (ptrdiff_t)len)

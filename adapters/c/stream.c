@@ -287,26 +287,38 @@ static __attribute__((noinline)) void say_all(struct ivc_context *context)
     }
 }
 
-void stream_progress(struct ivc_context *context)
+static inline void progress(struct ivc_context *context)
 {
     ivc_endpoint_progress(context->endpoint);
-    if (context->control_due)
+    if (__builtin_expect(context->control_due, 0))
         say_all(context);
 }
 
-/* One packet: a short one gathered into the ring, a long one copied into a buffer. */
-static int send_data(struct ivc_connection *connection, const char *bytes, size_t len)
+void stream_progress(struct ivc_context *context)
 {
-    struct ivc_endpoint *endpoint = connection->context->endpoint;
+    progress(context);
+}
+
+/* One packet, gathered into the ring. */
+static inline int send_short(struct ivc_connection *connection, const char *bytes, size_t len)
+{
     struct iovec iov[2] = {
         { &connection->peer_number, DATA_HEADER },
         { (void *)bytes, len },
     };
+
+    return ivc_endpoint_send(connection->context->endpoint, connection->peer, TAG_DATA, iov, 2);
+}
+
+/* One packet: a long one is copied into a buffer. */
+static int send_data(struct ivc_connection *connection, const char *bytes, size_t len)
+{
+    struct ivc_endpoint *endpoint = connection->context->endpoint;
     struct ivc_buffer buffer;
     int r;
 
     if (DATA_HEADER + len <= ivc_endpoint_eager_max(endpoint))
-        return ivc_endpoint_send(endpoint, connection->peer, TAG_DATA, iov, 2);
+        return send_short(connection, bytes, len);
     r = ivc_endpoint_buffer_get(endpoint, connection->peer, LONG_HEADER + len, &buffer);
     if (r != 0)
         return r;
@@ -342,13 +354,7 @@ static __attribute__((noinline)) ptrdiff_t write_other(struct ivc_connection *co
 
 ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, size_t len)
 {
-    struct iovec iov[2] = {
-        { &connection->peer_number, DATA_HEADER },
-        { (void *)bytes, len },
-    };
-
-    if (len - 1 < SHORT_MAX && len <= connection->credit
-        && ivc_endpoint_send(connection->context->endpoint, connection->peer, TAG_DATA, iov, 2) == 0) {
+    if (len - 1 < SHORT_MAX && len <= connection->credit && send_short(connection, bytes, len) == 0) {
         connection->credit -= (uint32_t)len;
         return (ptrdiff_t)len;
     }
@@ -404,9 +410,7 @@ ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t le
     if (n < len && connection->unread_len == 0) {
         connection->landing = buffer + n;
         connection->landing_room = len - n;
-        ivc_endpoint_progress(connection->context->endpoint);
-        if (__builtin_expect(connection->context->control_due, 0))
-            say_all(connection->context);
+        progress(connection->context);
         n = len - connection->landing_room;
         connection->landing_room = 0;
         connection->landing = NULL;

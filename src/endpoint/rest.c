@@ -107,10 +107,8 @@ uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken)
 
     if (rest->neighbours == IVC_NEIGHBOURS_SILENT)
         return 0;
-    if (!woken && cautious_us < SLEEP_MIN_US + rest->late_ns / 1000)
-        return 0;
     if (!woken)
-        us = cautious_us;
+        us = cautious_us < SLEEP_MIN_US + rest->late_ns / 1000 ? 0 : cautious_us;
     else if (rest->neighbours == IVC_NEIGHBOURS_OF_OURS)
         us = IVC_MIN(us, IVC_MAX(cautious_us, SLEEP_CAUTIOUS_US));
     return IVC_MIN(us, SLEEP_MAX_US) * 1000;
