@@ -162,6 +162,7 @@ static int share_and_tell(void *arg)
         CHECK(((uint8_t *)share.memory)[i] == 0);
     for (uint64_t i = 0; i < share.size; i++)
         ((uint8_t *)share.memory)[i] = (uint8_t)(i * 13 + (i >> 8));
+    CHECK_EQ(ivc_region_make_link(region, 0), 0);
     ivc_store_release(&ivc_region_own_link(region, 0)->ring, share.handle);
     ivc_store_release(&ivc_region_own_link(region, 0)->generation, 1);
     pause();

@@ -190,25 +190,13 @@ void person_name(const struct person *person, char *ret_name, size_t size)
         snprintf(ret_name, size, "process %u on %s", person->member.pid, host);
 }
 
-/* What one member tells another; NULL when that is not in the region. */
-static const struct ivc_layout_link *line_of(const struct people *people, uint32_t from,
-                                             uint32_t to)
-{
-    uint64_t links = ivc_load_relaxed(&ivc_region_slot(people->region, from)->links);
-    const void *table;
-
-    if (ivc_region_map(people->region, from, links,
-                       people->n_slots * sizeof(struct ivc_layout_link), &table) != 0)
-        return NULL;
-    return (const struct ivc_layout_link *)table + to;
-}
-
 enum line { LINE_NONE, LINE_OPEN, LINE_SUSPENDED };
 
 static enum line line_state(const struct people *people, const struct person *from,
                             const struct person *to)
 {
-    const struct ivc_layout_link *line = line_of(people, from->member.slot, to->member.slot);
+    const struct ivc_layout_link *line = ivc_region_link(people->region, from->member.slot,
+                                                         to->member.slot);
 
     /* Relaxed: nothing is read because of it. */
     if (!line || ivc_load_relaxed(&line->generation) != to->member.generation)

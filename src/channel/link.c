@@ -4,11 +4,15 @@
  */
 #include "channel/link.h"
 
-static void address_to(struct ivc_region *region, uint32_t slot, uint32_t generation,
-                       enum ivc_link_suspended suspended)
+static int address_to(struct ivc_region *region, uint32_t slot, uint32_t generation,
+                      enum ivc_link_suspended suspended)
 {
-    struct ivc_layout_link *link = ivc_region_own_link(region, slot);
+    struct ivc_layout_link *link;
+    int r = ivc_region_make_link(region, slot);
 
+    if (r != 0)
+        return r;
+    link = ivc_region_own_link(region, slot);
     ivc_store_relaxed(&link->generation, 0);
     /* Release, all: the line was disowned before; pairs with the acquires of generation. */
     ivc_store_release(&link->ring, 0);
@@ -17,14 +21,17 @@ static void address_to(struct ivc_region *region, uint32_t slot, uint32_t genera
     /* Release: pairs with the acquires of generation in ivc_rx_open(), ivc_tx_refresh() and
      * ivc_link_look(). */
     ivc_store_release(&link->generation, generation);
+    return 0;
 }
 
-void ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation)
+int ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation)
 {
-    address_to(region, slot, generation, IVC_LINK_NOT_SUSPENDED);
+    int r = address_to(region, slot, generation, IVC_LINK_NOT_SUSPENDED);
+
     /* Before we look whether the peer still lives: either its reclaimer sees this line, or we see
      * its mark (region/reclaim.c). */
     atomic_thread_fence(memory_order_seq_cst);
+    return r;
 }
 
 void ivc_link_close(struct ivc_region *region, uint32_t slot)
@@ -46,15 +53,17 @@ void ivc_link_done(struct ivc_region *region, uint32_t slot)
     ivc_store_release(&ivc_region_own_link(region, slot)->suspended, IVC_LINK_IS_DONE);
 }
 
-void ivc_link_refuse(struct ivc_region *region, uint32_t slot, uint32_t generation)
+int ivc_link_refuse(struct ivc_region *region, uint32_t slot, uint32_t generation)
 {
-    address_to(region, slot, generation, IVC_LINK_IS_DONE);
+    return address_to(region, slot, generation, IVC_LINK_IS_DONE);
 }
 
 bool ivc_link_is_open(struct ivc_region *region, uint32_t slot, uint32_t generation)
 {
+    const struct ivc_layout_link *link = ivc_region_own_link(region, slot);
+
     /* Relaxed: we alone write it. */
-    return ivc_load_relaxed(&ivc_region_own_link(region, slot)->generation) == generation;
+    return link && ivc_load_relaxed(&link->generation) == generation;
 }
 
 enum ivc_link_word ivc_link_look(struct ivc_region *region, uint32_t slot, uint64_t *ret_head)

@@ -4,8 +4,9 @@
 
 #include "region/region.h"
 
-/* Opened: the slot's owner may write to us and we may read what it shares. */
-void ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation);
+/* Opened: the slot's owner may write to us and we may read what it shares.  IVC_E_NOSPACE, with a text:
+ * the region has no room for the line. */
+int ivc_link_open(struct ivc_region *region, uint32_t slot, uint32_t generation);
 /* Closed for good: we read nothing of it any more.  Its memory may be used again. */
 void ivc_link_close(struct ivc_region *region, uint32_t slot);
 
@@ -19,8 +20,9 @@ void ivc_link_close(struct ivc_region *region, uint32_t slot);
 void ivc_link_suspend(struct ivc_region *region, uint32_t slot);
 /* ... and that neither: its memory may be used again. */
 void ivc_link_done(struct ivc_region *region, uint32_t slot);
-/* The same for an owner of the slot to whom our line was never addressed: we have read nothing. */
-void ivc_link_refuse(struct ivc_region *region, uint32_t slot, uint32_t generation);
+/* The same for an owner of the slot to whom our line was never addressed: we have read nothing.  Answers
+ * as ivc_link_open(). */
+int ivc_link_refuse(struct ivc_region *region, uint32_t slot, uint32_t generation);
 /* Whether our line is addressed to that owner of the slot. */
 bool ivc_link_is_open(struct ivc_region *region, uint32_t slot, uint32_t generation);
 /* What the slot's owner says on its line for us. */

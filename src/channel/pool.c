@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    FIRST_SHARE_CHUNKS = 4,
+    FIRST_SHARE_CHUNKS = 2,
     REFUSALS = 10000,       /* a millisecond or so of asking in vain */
 };
 

@@ -40,8 +40,8 @@ static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size)
     pair->from_slot = ivc_region_self(pair->from)->slot;
     pair->to_slot = ivc_region_self(pair->to)->slot;
     CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, 4096, 65536), 0);
-    ivc_link_open(pair->from, pair->to_slot, ivc_region_self(pair->to)->generation);
-    ivc_link_open(pair->to, pair->from_slot, ivc_region_self(pair->from)->generation);
+    CHECK_EQ(ivc_link_open(pair->from, pair->to_slot, ivc_region_self(pair->to)->generation), 0);
+    CHECK_EQ(ivc_link_open(pair->to, pair->from_slot, ivc_region_self(pair->from)->generation), 0);
     CHECK_EQ(ivc_tx_open(pair->from, &pair->pool,
                          &(struct ivc_tx_options){
                              .slot = pair->to_slot,
@@ -197,6 +197,16 @@ static void test_ring_headers(void)
     close_pair(&pair);
 }
 
+static void check_link_is_inside(const struct pair *pair)
+{
+    const char *memory = pair->to->mapping.memory;
+    const struct ivc_layout_link *seen = ivc_region_peer_link(pair->to, pair->from_slot);
+    struct ivc_rx rx;
+
+    CHECK(!seen || ((const char *)seen >= memory && (const char *)(seen + 1) <= memory + SIZE));
+    (void)ivc_rx_open(pair->to, pair->from_slot, &rx);
+}
+
 /* Where the peer says that its ring and its link table are. */
 static void test_links(void)
 {
@@ -204,13 +214,16 @@ static void test_links(void)
     struct ivc_layout_link *link;
     struct ivc_layout_member *entry;
     struct ivc_rx rx;
-    uint64_t good_ring, good_links;
+    uint64_t good_ring, good_links, good_part;
+    ivc_atomic_u64 *root;
 
     open_pair(&pair, 65536, 64);
     link = ivc_region_own_link(pair.from, pair.to_slot);
     entry = ivc_region_slot(pair.from, pair.from_slot);
     good_ring = link->ring;
     good_links = entry->links;
+    root = pair.from->links.root.memory;
+    good_part = root[0];
     {
         uint64_t first = pair.from->geometry.blocks, end = first + pair.from->geometry.n_blocks * 4096;
         const uint64_t offsets[] = { 0, 1, 8, 4096, first - 4096, first + 1, end - 4096, end, SIZE,
@@ -228,15 +241,13 @@ static void test_links(void)
             }
         link->ring = good_ring;
         for (unsigned i = 0; i < sizeof offsets / sizeof *offsets; i++) {
-            const struct ivc_layout_link *seen;
-
             entry->links = offsets[i];
-            seen = ivc_region_peer_link(pair.to, pair.from_slot);
-            CHECK(!seen || ((char *)seen >= (char *)pair.to->mapping.memory
-                            && (char *)(seen + 1) <= (char *)pair.to->mapping.memory + SIZE));
-            (void)ivc_rx_open(pair.to, pair.from_slot, &rx);
+            check_link_is_inside(&pair);
+            entry->links = good_links;
+            root[0] = offsets[i];
+            check_link_is_inside(&pair);
+            root[0] = good_part;
         }
-        entry->links = good_links;
     }
     close_pair(&pair);
 }
@@ -383,6 +394,14 @@ static const char *const place_names[] = {
     "rings and buffers", "link tables", "members", "owner words", "inboxes", "header", "anywhere",
 };
 
+/* A member's link table: its root, or its first part. */
+static uint64_t links(const char *base, const struct ivc_layout_member *member, bool part)
+{
+    uint64_t root = ivc_load_relaxed(&member->links) % (SIZE - 8) / 8 * 8;
+
+    return part ? ivc_load_relaxed((const ivc_atomic_u64 *)(base + root)) : root;
+}
+
 /* A place of that kind: where to write, from what the header of the honest region says. */
 static uint64_t pick(const struct ivc_window_geometry *g, char *base, enum place place,
                      uint64_t random)
@@ -391,7 +410,7 @@ static uint64_t pick(const struct ivc_window_geometry *g, char *base, enum place
 
     switch (place) {
     case RINGS: return g->blocks + random % (128 * 4096);
-    case LINKS: return (ivc_load_relaxed(&members[random % 3].links) + random / 8 % 256)
+    case LINKS: return (links(base, &members[random % 3], random / 4 % 2) + random / 8 % 256)
                        % (SIZE - 8);
     case MEMBERS: return g->members + random % (3 * IVC_LAYOUT_MEMBER_SIZE);
     case OWNERS: return g->owners + random % 512;

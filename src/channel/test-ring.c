@@ -40,8 +40,8 @@ static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size,
     to = ivc_region_self(pair->to);
     CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, chunk_size, pool_limit), 0);
     CHECK_EQ(ivc_rx_open(pair->to, from->slot, &none), IVC_E_GONE);
-    ivc_link_open(pair->from, to->slot, to->generation);
-    ivc_link_open(pair->to, from->slot, from->generation);
+    CHECK_EQ(ivc_link_open(pair->from, to->slot, to->generation), 0);
+    CHECK_EQ(ivc_link_open(pair->to, from->slot, from->generation), 0);
     CHECK_EQ(ivc_rx_open(pair->to, from->slot, &none), IVC_E_GONE);
     CHECK_THAT(ivc_tx_open(pair->from, &pair->pool,
                            &(struct ivc_tx_options){

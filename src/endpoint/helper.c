@@ -144,7 +144,7 @@ static void answer_strangers(struct ivc_endpoint *endpoint)
             continue;
         close_gate(endpoint);
         if (is_stranger(endpoint, slot, &member))
-            ivc_link_refuse(region, slot, member.generation);
+            (void)ivc_link_refuse(region, slot, member.generation);   /* or the next time */
         open_gate(endpoint);
     }
 }

@@ -111,10 +111,13 @@ int ivc_peer_attach_ordered(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 {
     struct ivc_region *region = endpoint->home.region;
     bool left;
+    int r;
 
     if (!may_attach(endpoint, peer, member))
         return IVC_E_FULL;
-    ivc_link_open(region, member->slot, member->generation);
+    r = ivc_link_open(region, member->slot, member->generation);
+    if (r != 0)
+        return r;
     if (ivc_region_member_check(region, member->slot, member->generation, &left) != 0) {
         ivc_link_close(region, member->slot);
         return ivc_error_set(IVC_E_GONE, "peer %u has left the region", member->client_id);

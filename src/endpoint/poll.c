@@ -193,7 +193,11 @@ static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, uint32_t slot)
     if (!known && !endpoint->on_arrival)
         return NULL;
     ivc_endpoint_lock(endpoint);
-    r = ivc_peer_make(endpoint, &member, &peer);
+    r = ivc_region_make_link(endpoint->home.region, slot);
+    if (r == IVC_E_NOSPACE)
+        ivc_region_ring_self(endpoint->home.region, slot);  /* again, until there is room to answer */
+    if (r == 0)
+        r = ivc_peer_make(endpoint, &member, &peer);
     ivc_endpoint_unlock(endpoint);
     if (r != 0)
         return NULL;

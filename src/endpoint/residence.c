@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { RESERVE_MAX = 64 };      /* the 256 KiB that the region should have for each process */
+enum { RESERVE_MAX = 16 };      /* with all else, half of what the region should have for each process */
 
 /*
  * How much of the region the pool may take.  Large messages go fastest when the chunks that are
@@ -32,34 +32,34 @@ static uint64_t pool_limit(uint64_t region_size)
 }
 
 /*
- * Rings for everybody, when the region is so small that they might not be had later: then it is
+ * Link lines and rings for everybody, when the region is so small that they might not be had later: then it is
  * known now, while all of us can still choose another path.  (A path that one of two takes and the
  * other does not leads nowhere in some MPIs.)  Of a larger job, rings to this many at least.
  */
-static int reserve_rings(struct ivc_residence *residence, uint32_t n)
+static int make_reserve(struct ivc_residence *residence, uint32_t n)
 {
     uint64_t size = ivc_region_size(residence->region);
     uint64_t all_pairs = (uint64_t)n * (n + 1) * IVC_RING_SIZE_LAST_RESORT;
     uint64_t by_rule = ((uint64_t)n + 1) * IVC_LAYOUT_SIZE_PER_MEMBER;
+    uint32_t rings = IVC_MIN(n, RESERVE_MAX);
+    int r;
 
     if (n == 0 || (all_pairs < size / 4 && by_rule < size / 2))
         return 0;
-    n = IVC_MIN(n, RESERVE_MAX);
-    residence->reserve = calloc(n, sizeof *residence->reserve);
+    residence->reserve = calloc(rings, sizeof *residence->reserve);
     if (!residence->reserve)
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
-    while (residence->n_reserve < n) {
+    r = ivc_region_reserve_links(residence->region, n);
+    while (r == 0 && residence->n_reserve < rings) {
         bool coming = ivc_region_memory_is_coming(residence->region);
-        int r = ivc_region_share(residence->region, IVC_SLOT_ANY, IVC_RING_SIZE_LAST_RESORT,
-                                 &residence->reserve[residence->n_reserve]);
 
+        r = ivc_region_share(residence->region, IVC_SLOT_ANY, IVC_RING_SIZE_LAST_RESORT,
+                             &residence->reserve[residence->n_reserve]);
+        residence->n_reserve += r == 0;
         if (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region, coming))
-            continue;
-        if (r != 0)
-            return r;
-        residence->n_reserve++;
+            r = 0;
     }
-    return 0;
+    return r;
 }
 
 static int join(struct ivc_endpoint *endpoint, struct ivc_region *region)
@@ -104,7 +104,7 @@ static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residenc
         r = ivc_pool_init(&residence->pool, residence->region, endpoint->packet_max,
                           pool_limit(residence->info.size));
     if (r == 0)
-        r = reserve_rings(residence, endpoint->expected_peers);
+        r = make_reserve(residence, endpoint->expected_peers);
     if (r != 0 || !endpoint->on_packet)
         return r;
     /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */

@@ -250,6 +250,38 @@ static void test_left(void)
     node_close(&b);
 }
 
+/* No room for the line on which we would answer one who has sent to us: it is heard once there is. */
+static void test_no_room_for_line(void)
+{
+    const char *path = check_file(0, 128 << 20);    /* link tables of eight parts */
+    struct ivc_region *region;
+    struct ivc_address address;
+    struct ivc_share all[64];
+    struct ivc_peer *peer;
+    unsigned n = 0;
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    region = ivc_endpoint_region(a.endpoint);
+    for (uint32_t part = 1; part <= 2; part++)      /* those that are in reserve */
+        CHECK_EQ(ivc_region_make_link(region, part * 64), 0);
+    ivc_endpoint_address(a.endpoint, &address);
+    CHECK_EQ(ivc_endpoint_connect(b.endpoint, &address, &peer), 0);
+    CHECK_EQ(ivc_endpoint_send(b.endpoint, peer, 1, &(struct iovec){ "here", 4 }, 1), 0);
+    for (uint64_t size = 64 << 20; size >= 4096; size /= 2)
+        while (n < 64 && ivc_region_share(region, IVC_SLOT_ANY, size, &all[n]) == 0)
+            n++;
+    for (unsigned i = 0; i < 1000; i++)
+        ivc_endpoint_progress(a.endpoint);
+    CHECK(a.packets == 0 && a.arrivals == 0);
+    ivc_region_unshare(region, &all[--n]);
+    for (unsigned i = 0; i < 1000 && a.packets == 0; i++)
+        ivc_endpoint_progress(a.endpoint);
+    CHECK(a.packets == 1 && a.arrivals == 1);
+    node_close(&a);
+    node_close(&b);
+}
+
 /* Met us, sent, then left, then we look: what was sent is there. */
 static int may_leave[2];
 
@@ -695,6 +727,7 @@ static void test_shared_processor(void)
 }
 
 static const struct check_case cases[] = {
+    { "no room for a line", test_no_room_for_line, 0 },
     { "packets of every length", test_packets, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },

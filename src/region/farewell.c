@@ -3,11 +3,12 @@
  * has left, and which blocks are free.
  *
  * They go through a second mapping.  A device's mapping is made page by page at once, 16,384 of them
- * for 64 MiB, so only what is needed is mapped: the tables before the blocks, and the link tables of
- * those who may read us.  The rest of the second mapping reads as zero.
+ * for 64 MiB, so only what is needed is mapped: the tables before the blocks, and of the link tables of
+ * those who may read us the parts that say so.  The rest of the second mapping reads as zero.
  *
  * Invariant.  Whose link table is not there does not read us: which ones are needed is found out
- * when we have said LEFT, and whoever becomes a member after that sees it (publish() in member.c).
+ * when we have said LEFT, and whoever becomes a member or makes a part after that sees it (publish() in
+ * member.c, ivc_link_open()).
  */
 #include "region/internal.h"
 
@@ -77,27 +78,47 @@ static struct ivc_region look_through(const struct ivc_region *region, char *sec
     return view;
 }
 
-/* False: not all of them are there, and nothing can be told from those that are. */
+/* A block of a member's.  One that cannot be is none: has_readers() passes it over as well. */
+static bool map_block(const struct ivc_region *region, struct ivc_region *view, uint32_t slot,
+                      uint64_t handle, const void **ret_block)
+{
+    *ret_block = NULL;
+    if (handle == 0 || ivc_region_map(view, slot, handle, IVC_LAYOUT_PAGE, ret_block) != 0)
+        return true;
+    /* What was taken away under us is not mapped again: its zeroes caught a fault. */
+    return !ivc_fault_has_been(view->mapping.fault)
+           && ivc_mapping_again(&region->mapping, handle, IVC_LAYOUT_PAGE, (void *)*ret_block);
+}
+
+/* The parts of a member's table from `first` to `last`. */
+static bool map_parts(const struct ivc_region *region, struct ivc_region *view, uint32_t slot,
+                      uint32_t first, uint32_t last)
+{
+    uint64_t handle = ivc_load_relaxed(&ivc_region_slot(view, slot)->links);
+    const void *root, *part;
+
+    if (!map_block(region, view, slot, handle, &root))
+        return false;
+    for (uint32_t i = first; root && i <= last; i++)
+        /* Acquire: pairs with the release in make_part() (links.c). */
+        if (!map_block(region, view, slot, ivc_load_acquire((const ivc_atomic_u64 *)root + i), &part))
+            return false;
+    return true;
+}
+
+/* False: not all of them are there, and nothing can be told from those that are.  Where we were to be
+ * reached through other members of our process, any of their lines may matter. */
 static bool map_links(const struct ivc_region *region, struct ivc_region *view)
 {
-    uint64_t size = region->geometry.capacity * sizeof(struct ivc_layout_link);
+    bool lends = ivc_load_relaxed(&ivc_region_slot(view, view->self.slot)->lends) != 0;
+    uint32_t own = view->self.slot / IVC_LAYOUT_LINKS_PER_PART;
+    uint32_t last = (region->geometry.capacity - 1) / IVC_LAYOUT_LINKS_PER_PART;
 
-    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
-        const struct ivc_layout_member *entry = ivc_region_slot(view, slot);
-        const void *place;
-        uint64_t links;
-
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
         /* Acquire: pairs with the release in publish(); `links` is valid. */
-        if (ivc_layout_phase(ivc_load_acquire(&entry->state)) != IVC_PHASE_ACTIVE)
-            continue;
-        links = ivc_load_relaxed(&entry->links);
-        if (ivc_region_map(view, slot, links, size, &place) != 0)
-            continue;       /* has_readers() passes it over as well */
-        /* What was taken away under us is not mapped again: its zeroes caught a fault. */
-        if (ivc_fault_has_been(view->mapping.fault)
-            || !ivc_mapping_again(&region->mapping, links, size, (void *)place))
+        if (ivc_layout_phase(ivc_load_acquire(&ivc_region_slot(view, slot)->state)) == IVC_PHASE_ACTIVE
+            && !map_parts(region, view, slot, lends ? 0 : own, lends ? last : own))
             return false;
-    }
     return true;
 }
 

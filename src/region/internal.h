@@ -24,6 +24,14 @@ struct ivc_lent {
     size_t n, room;
 };
 
+/* Our link table.  Where its parts are we know by ourselves: the root others could write. */
+struct ivc_links {
+    struct ivc_share root;
+    struct ivc_share spares[IVC_LAYOUT_LINK_PARTS];     /* for the next parts */
+    uint32_t n_spares;
+    _Atomic(struct ivc_layout_link *) parts[IVC_LAYOUT_LINK_PARTS];    /* NULL: not made yet */
+};
+
 struct ivc_region {
     const struct ivc_mechanism *mechanism;
     char name[256];
@@ -38,7 +46,7 @@ struct ivc_region {
     bool stores_guarded;    /* retire.c catches faults in the window */
     bool retired;           /* `mapping` is private memory; its device or file is gone from here */
     bool lost;              /* ... and what lay in the region was taken away before that */
-    struct ivc_share links;         /* our link table: one line per slot */
+    struct ivc_links links;
     ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
     struct ivc_lent lent;
     uint64_t last_beat_ms;          /* the guard's */
@@ -65,6 +73,10 @@ struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint3
 /* member.c: says LEFT; false: we were taken for dead.  What is unread may then be freed.  Needs no
  * more of the region than its mapping, geometry and self. */
 bool ivc_member_say_left(struct ivc_region *region);
+
+/* links.c: our table, without a part, but with the memory for the first. */
+int ivc_links_open(struct ivc_region *region);
+void ivc_links_close(struct ivc_region *region);    /* that nobody has seen */
 
 /* identity.c: who we are, and whether a process of our own kernel still exists. */
 void ivc_member_describe_self(struct ivc_layout_member *ret_member);

@@ -34,7 +34,7 @@
 #endif
 
 #define IVC_LAYOUT_MAGIC 0x314e495743564923ull  /* "#IVCWIN1" in memory order */
-#define IVC_LAYOUT_VERSION 1u
+#define IVC_LAYOUT_VERSION 2u
 
 enum {
     IVC_LAYOUT_PAGE = 4096,             /* header and block size */
@@ -64,7 +64,7 @@ struct ivc_layout_header {
     ivc_atomic_u64 tenant_name[4];  /* for people; zero-padded */
 };
 _Static_assert(sizeof(struct ivc_layout_header) <= IVC_LAYOUT_PAGE, "the header is one page");
-_Static_assert(offsetof(struct ivc_layout_header, uuid) == 24, "fixed by version 1");
+_Static_assert(offsetof(struct ivc_layout_header, uuid) == 24, "fixed by the version");
 
 /*
  * An order of the host, in page 0: the processes of one guest are to let go of the region, because
@@ -133,7 +133,7 @@ struct ivc_layout_member {
     uint64_t pid_start;         /* field 22 of /proc/PID/stat: tells a reused pid */
     uint64_t pid_namespace;     /* inode of /proc/self/ns/pid */
     uint8_t boot_id[16];        /* of its kernel: the identity of a running guest */
-    ivc_atomic_u64 links;       /* offset of its link table */
+    ivc_atomic_u64 links;       /* offset of its link table's root */
     char host[64];
     uint64_t endpoint_id;       /* random; who this is wherever it goes: part of its address */
     ivc_atomic_u32 lends;       /* 1: applications have memory of it, which others may reach through
@@ -145,8 +145,8 @@ struct ivc_layout_member {
     struct ivc_layout_wake wake;
     uint8_t pad[36];
 };
-_Static_assert(sizeof(struct ivc_layout_member) == IVC_LAYOUT_MEMBER_SIZE, "fixed by version 1");
-_Static_assert(offsetof(struct ivc_layout_member, vm) == 184, "fixed by version 1");
+_Static_assert(sizeof(struct ivc_layout_member) == IVC_LAYOUT_MEMBER_SIZE, "fixed by the version");
+_Static_assert(offsetof(struct ivc_layout_member, vm) == 184, "fixed by the version");
 _Static_assert(offsetof(struct ivc_layout_member, heartbeat) == 192, "a line of its own");
 
 enum ivc_feature {
@@ -173,7 +173,8 @@ static inline uint32_t ivc_layout_owner(uint32_t slot, uint32_t generation)
 
 /*
  * A line of a link table: what its owner tells one peer.  Under mechanisms with pairwise pages it
- * opens the pair's first page.
+ * opens the pair's first page.  In a window the lines of 64 neighbouring slots are a block, a part of
+ * the table; its root is a block with the offset of each part, 0 where there is none yet.
  */
 struct ivc_layout_link {
     ivc_atomic_u32 generation;  /* of the peer that this line is meant for; 0: none */
@@ -186,6 +187,10 @@ struct ivc_layout_link {
     uint8_t pad[36];
 };
 _Static_assert(sizeof(struct ivc_layout_link) == 64, "one cache line");
+enum {
+    IVC_LAYOUT_LINKS_PER_PART = 64,
+    IVC_LAYOUT_LINK_PARTS = IVC_LAYOUT_CAPACITY_MAX / IVC_LAYOUT_LINKS_PER_PART,
+};
 enum ivc_link_suspended { IVC_LINK_NOT_SUSPENDED, IVC_LINK_IS_SUSPENDED, IVC_LINK_IS_DONE };
 
 #endif

@@ -238,7 +238,6 @@ static bool must_stay_out(struct ivc_region *region)
 int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identity)
 {
     struct ivc_layout_member *entry;
-    bool coming;
     int r;
 
     if (region->retired)
@@ -258,14 +257,10 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
     }
     fill_entry(region, identity);
     clear_inbox(region);
-    do {
-        coming = ivc_region_memory_is_coming(region);
-        r = ivc_region_share(region, IVC_SLOT_ANY, region->geometry.capacity
-                             * sizeof(struct ivc_layout_link), &region->links);
-    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region, coming));
+    r = ivc_links_open(region);
     if (r != 0)
-        goto err_slot;
-    ivc_store_relaxed(&entry->links, region->links.handle);     /* published with the state */
+        goto err_links;
+    ivc_store_relaxed(&entry->links, region->links.root.handle);    /* published with the state */
     publish(region, entry);
     declare_former_dead(region);
     region->joined = true;
@@ -276,8 +271,7 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
 
 err_links:
     region->joined = false;
-    ivc_region_unshare(region, &region->links);
-err_slot:
+    ivc_links_close(region);
     release_slot(region);
     return r;
 }

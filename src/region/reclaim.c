@@ -31,30 +31,20 @@ static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *e
                                                  : silent_ms >= region->lease_ms;
 }
 
-/* The link table of a member; NULL: it has none that could be. */
-static const struct ivc_layout_link *links_of(struct ivc_region *region, uint32_t slot)
-{
-    uint64_t size = region->geometry.capacity * sizeof(struct ivc_layout_link);
-    const void *links;
-
-    return ivc_region_map(region, slot, ivc_load_relaxed(&ivc_region_slot(region, slot)->links), size,
-                          &links) == 0 ? links : NULL;
-}
-
 /* Some living member still has a channel with the process that owned the slot. */
 static bool has_readers(struct ivc_region *region, uint32_t slot, uint32_t generation)
 {
     for (uint32_t reader = 0; reader < region->geometry.capacity; reader++) {
         const struct ivc_layout_member *entry = ivc_region_slot(region, reader);
-        const struct ivc_layout_link *links;
+        const struct ivc_layout_link *link;
 
         if (ivc_layout_phase(ivc_load_acquire(&entry->state)) != IVC_PHASE_ACTIVE
-            || !(links = links_of(region, reader)))
+            || !(link = ivc_region_link(region, reader, slot)))
             continue;
         /* Acquire, both: pair with the releases in ivc_link_close() and ivc_link_done(); its reads are
          * over. */
-        if (ivc_load_acquire(&links[slot].generation) == generation
-            && ivc_load_acquire(&links[slot].suspended) != IVC_LINK_IS_DONE)
+        if (ivc_load_acquire(&link->generation) == generation
+            && ivc_load_acquire(&link->suspended) != IVC_LINK_IS_DONE)
             return true;
     }
     return false;
@@ -91,13 +81,14 @@ static bool is_read_through_others(struct ivc_region *region, uint32_t slot)
 /* A member that has told others of no one's memory any more: all its pairs are suspended on both sides. */
 static bool has_pairs(struct ivc_region *region, uint32_t slot)
 {
-    const struct ivc_layout_link *links = links_of(region, slot);
+    for (uint32_t peer = 0; peer < region->geometry.capacity; peer++) {
+        const struct ivc_layout_link *link = ivc_region_link(region, slot, peer);
 
-    for (uint32_t peer = 0; links && peer < region->geometry.capacity; peer++)
         /* Acquire: pairs with the release in ivc_link_done(); the peer had stopped before. */
-        if (ivc_load_relaxed(&links[peer].generation) != 0
-            && ivc_load_acquire(&links[peer].suspended) != IVC_LINK_IS_DONE)
+        if (link && ivc_load_relaxed(&link->generation) != 0
+            && ivc_load_acquire(&link->suspended) != IVC_LINK_IS_DONE)
             return true;
+    }
     return false;
 }
 

@@ -245,19 +245,3 @@ void ivc_region_unmap(struct ivc_region *region, uint32_t slot, const void *memo
 {
     (void)region, (void)slot, (void)memory, (void)size;
 }
-
-struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t slot)
-{
-    return (struct ivc_layout_link *)region->links.memory + slot;
-}
-
-const struct ivc_layout_link *ivc_region_peer_link(struct ivc_region *region, uint32_t slot)
-{
-    uint64_t peer_links = ivc_load_relaxed(&ivc_region_slot(region, slot)->links);
-    const void *memory = NULL;
-
-    if (ivc_region_map(region, slot, peer_links,
-                       region->geometry.capacity * sizeof(struct ivc_layout_link), &memory) != 0)
-        return NULL;
-    return (const struct ivc_layout_link *)memory + region->self.slot;
-}

@@ -223,9 +223,15 @@ size_t ivc_region_lent_pieces(const struct ivc_region *region);
  * the application had written there is no more. */
 uint64_t ivc_region_lent_lost(void);
 
-/* The line on which we tell `slot` what it must know, and its line for us (NULL: none yet). */
+/* The line on which we tell `slot` what it must know, and its line for us (NULL: none yet).  Ours is
+ * there once it was made: IVC_E_NOSPACE when the region is full. */
+int ivc_region_make_link(struct ivc_region *region, uint32_t slot);
+/* Takes the memory for the lines of `n` neighbouring slots, wherever they will be. */
+int ivc_region_reserve_links(struct ivc_region *region, uint32_t n);
 struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t slot);
 const struct ivc_layout_link *ivc_region_peer_link(struct ivc_region *region, uint32_t slot);
+/* What the owner of one slot tells that of another; NULL: nothing yet, or nothing that could be. */
+const struct ivc_layout_link *ivc_region_link(struct ivc_region *region, uint32_t owner, uint32_t slot);
 
 /*
  * Doorbells.  A receiver looks at few rings by itself (those it *watches*) and learns of the others

@@ -172,7 +172,7 @@ static void test_read_through_other(void)
     uint64_t free_before = ivc_region_free_bytes(peer), lent = 10 * PAGE;
     pid_t pid = start_other(path, true, KILLED);
 
-    ivc_link_open(peer, other.told.slot, other.told.generation);
+    CHECK_EQ(ivc_link_open(peer, other.told.slot, other.told.generation), 0);
     check_kill(pid);
     ivc_sleep_ms(QUARANTINE);
     CHECK(free_before - ivc_region_free_bytes(peer) >= lent);
@@ -201,7 +201,7 @@ static void test_left_behind(void)
     uint64_t free_before = ivc_region_free_bytes(peer), lent = 10 * PAGE;
     pid_t pid = start_other(path, true, LEAVES);
 
-    ivc_link_open(peer, other.told.slot, other.told.generation);
+    CHECK_EQ(ivc_link_open(peer, other.told.slot, other.told.generation), 0);
     CHECK(write(other.go[1], "", 1) == 1);
     ivc_sleep_ms(QUARANTINE);
     CHECK(free_before - ivc_region_free_bytes(peer) >= lent);
@@ -216,10 +216,10 @@ static void test_lends_nothing(void)
 {
     const char *path = check_file(0, SIZE);
     struct ivc_region *peer = join(path, 1);
-    uint64_t table = 64 * sizeof(struct ivc_layout_link), free_before = ivc_region_free_bytes(peer);
+    uint64_t table = 2 * PAGE, free_before = ivc_region_free_bytes(peer);
     pid_t pid = start_other(path, false, KILLED);
 
-    ivc_link_open(peer, other.told.slot, other.told.generation);
+    CHECK_EQ(ivc_link_open(peer, other.told.slot, other.told.generation), 0);
     check_kill(pid);
     wait_for_free(peer, free_before - table);   /* but for the link table of the one that is read */
     ivc_link_close(peer, other.told.slot);
