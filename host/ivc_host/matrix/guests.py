@@ -83,7 +83,8 @@ def up(key: str, guests: int, hosts: int, progress: lab.UpProgress) -> Iterator[
             for process in guest.processes:
                 processors.pin_tree(process.pid, cpus[index % 2])
         ground = Guests(made)
-        # Whatever is started shares the guest's one processor: round robin, each gets its turn.
+        # Whatever is started shares the guest's one processor: round robin, each gets its turn. Also
+        # what is started by this very connection, which is used again.
         # The fair scheduler of such a guest picks a rank that gives way again, for 10 ms at a time.
         # Turns of 10 ms: in those of 100 an MPI that looks without pause for what a thread of its own
         # is to do (MPICH 4.3 with files) takes minutes, over tcp as well. The kernel's own thread for
@@ -92,6 +93,6 @@ def up(key: str, guests: int, hosts: int, progress: lab.UpProgress) -> Iterator[
         ground.everywhere(
             "echo 10 >/proc/sys/kernel/sched_rr_timeslice_ms; "
             "chrt --rr --pid 2 $(pgrep -x ksoftirqd/0); "
-            "chrt --rr --pid 1 $(pgrep -o -x sshd)"
+            "for p in $(pgrep -x sshd); do chrt --rr --pid 1 $p; done"
         )
         yield ground
