@@ -21,6 +21,7 @@ from ivc_host.bench import (
     gate,
     hydra,
     lammps,
+    many,
     memory,
     moves,
     places,
@@ -193,6 +194,32 @@ def test_limits_of_moves_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "without 60 ms" in moves.line(found["pause"])
 
 
+def crowd(ranks: int, **figures: float) -> dict[str, object]:
+    return {"ranks": ranks, **{one.figure: 1.0 for one in many.BOUNDS}, **figures}
+
+
+def test_bounds_of_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = crowd(2, progress_silent_us=0.0060, message_us=0.040)
+    full = crowd(1024, progress_silent_us=0.0073, message_us=0.047, joined_bytes_per_rank=262144,
+                 talking_bytes_per_rank=1048577)  # fmt: skip
+    monkeypatch.setattr(many, "measure", lambda ranks, *_: few if ranks == 2 else full)
+    monkeypatch.setattr(many, "check_room", lambda ranks: None)
+    found = {one.bound.key: one for one in many.judge(many.BOUNDS, 0, 3, lambda text: None)}
+    assert found["many-silent"].outcome == gate.PASSED
+    assert found["many-talking"].outcome == gate.FAILED
+    assert found["many-idle"].outcome == gate.FAILED
+    assert found["many-message"].outcome == gate.PASSED
+    assert many.line(found["many-idle"]).endswith("1.22 times, bound <= 1.20: FAIL")
+
+    def full_disk(ranks: int) -> None:
+        raise MissingError("no room")
+
+    monkeypatch.setattr(many, "check_room", full_disk)
+    unmeasured = many.judge(many.BOUNDS, 0, 3, lambda text: None)
+    assert {one.outcome for one in unmeasured} == {gate.UNMEASURED}
+    assert "no room" in many.line(unmeasured[0])
+
+
 LAMMPS_OUTPUT = """\
 Step Temp E_pair Press
        0            3   -6.7733681   -3.7033504
@@ -360,6 +387,19 @@ def test_moves_are_measured() -> None:
     assert not list(Path("/dev/shm").glob("ivc-bench-*"))
 
 
+def test_many_writes_table_file_and_plot(tmp_path: Path) -> None:
+    built("bench_many")
+    done = ivc("bench", "many", "--ranks", "5", "--rounds", "1", "--talkers", "3",
+               "--output", str(tmp_path / "out"))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert [row["ranks"] for row in data["results"]] == [2, 4, 5]
+    assert all(row["talking_bytes_per_rank"] > row["joined_bytes_per_rank"] > 0
+               for row in data["results"])  # fmt: skip
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(Path("/dev/shm").glob("ivc-bench-*"))
+
+
 @pytest.mark.parametrize("name", ["bench_floor", "bench_libivc"])
 def test_programs_explain_themselves_and_refuse_nonsense(name: str) -> None:
     program = built(name)
@@ -459,6 +499,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         (["run", "--output", "/nonexistent/x"], "no folder /nonexistent"),
         (["run", "--lab", "nosuchlab"], "no lab named nosuchlab"),
         (["gate", "--only", "moon"], "no target named 'moon'"),
+        (["many", "--output", "/nonexistent/x"], "no folder /nonexistent"),
     ],
 )
 def test_nonsense_gets_one_line(words: list[str], said: str) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..errors import UsageError
 from ..lab import lab as labs
-from . import floor, gate, machine, moves, places, processors, report, summary, words
+from . import floor, gate, machine, many, moves, places, processors, report, summary, words
 from .compare import Session, Side
 from .moves import LIMITS
 from .places import PATHS, Guests, Host, Place
@@ -27,7 +27,8 @@ TESTS = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall")
 _LIBIVC = "libivc"
 #: What a round of the gate stands for where a guest moves to and fro.
 _MOVES_PER_ROUND = 15
-_KEYS = tuple(one.key for one in (*TARGETS, *LIMITS))
+_KEYS = tuple(one.key for one in (*TARGETS, *LIMITS, *many.BOUNDS))
+_MANY_ROUNDS = 3
 _QUICK_SIZES = "0,8,64,1K,8K,64K,1M,4M"
 
 Cpus = Annotated[
@@ -133,6 +134,41 @@ def _write(session: Session, keys: list[str], names: list[str], where: str, outp
     console.print(f"written: {files[0]}, {files[1]}")
 
 
+@app.command("many")
+def many_command(
+    ranks: Annotated[int, typer.Option(min=2, max=4096, help="Up to so many ranks.")] = many.RANKS,
+    talkers: Annotated[
+        int, typer.Option(min=1, help="With so many others each of them talks.")
+    ] = many.TALKERS,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each number of ranks.")] = _MANY_ROUNDS,
+    cpus: Cpus = None,
+    output: Annotated[
+        Path, typer.Option(help="Where to write: this name with .json and .png.")
+    ] = Path("ivc-many"),
+) -> None:
+    """Many ranks in one region: memory of each, an idle turn, and a message of one that knows all."""
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {output.absolute().parent}", hint="see --output")
+    counts = [1 << power for power in range(1, ranks.bit_length()) if 1 << power < ranks] + [ranks]
+    cpu = processors.choose(cpus)[0]
+    with Steps(rounds * len(counts)) as steps:
+        records = many.sweep(counts, talkers, cpu, rounds, steps.count)
+    console = Console()
+    console.print(report.many_table(records))
+    described = machine.describe()
+    data = {
+        "schema": "ivc-many-1",
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": described,
+        "rounds": rounds,
+        "results": records,
+    }
+    files = output.with_name(output.name + ".json"), output.with_name(output.name + ".png")
+    files[0].write_text(json.dumps(data, indent=1) + "\n")
+    many.draw(files[1], records, machine.line(described))
+    console.print(f"written: {files[0]}, {files[1]}")
+
+
 @app.command("gate")
 def gate_command(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -153,6 +189,7 @@ def gate_command(
     pair = processors.choose(cpus)
     verdicts = []
     timed: list[moves.LimitVerdict] = []
+    crowd: list[many.BoundVerdict] = []
     limits = [one for one in LIMITS if one.key in keys]
     console = Console(highlight=False, soft_wrap=True)
     with ExitStack() as stack:  # takes guests down and the region away
@@ -169,13 +206,20 @@ def gate_command(
         for one in timed:
             if not json_output:
                 console.print(moves.line(one), style=report.style(one.outcome))
+        bounds = [one for one in many.BOUNDS if one.key in keys]
+        if bounds:
+            crowd = many.judge(bounds, pair[0], 1 if quick else _MANY_ROUNDS, steps.step)
+        for bound in crowd:
+            if not json_output:
+                console.print(many.line(bound), style=report.style(bound.outcome))
     if json_output:
         data = {
             "schema": "ivc-gate-1",
             "machine": machine.describe(),
             "targets": [verdict.as_dict() for verdict in verdicts],
             "limits": [one.as_dict() for one in timed],
+            "many": [one.as_dict() for one in crowd],
             "samples": [sample.as_dict() for sample in judge.session.samples],
         }
         print(json.dumps(data, indent=1))
-    raise typer.Exit(gate.exit_code([one.outcome for one in (*verdicts, *timed)]))
+    raise typer.Exit(gate.exit_code([one.outcome for one in (*verdicts, *timed, *crowd)]))

@@ -9,6 +9,7 @@ from rich.table import Table
 from . import gate
 from .compare import Sample, ratio
 from .gate import Verdict
+from .programs import Record
 from .summary import Row, rows
 from .words import rate_text, ratio_text, size_text, time_text
 
@@ -53,6 +54,23 @@ def table(test: str, samples: Sequence[Sample], sides: Sequence[str], reference:
             one = ratio(samples, side, reference, test, size, metric)
             cells.append(f"{ratio_text(one.median)}\n({one.spread()})" if one else "-")
         out.add_row(size_text(size), *cells)
+    return out
+
+
+def many_table(records: Sequence[Record]) -> Table:
+    """A row for each number of ranks."""
+    out = Table(title="Many ranks in one region")
+    heads = ("ranks", "memory of a rank", "... that has sent", "idle turn", "... all known", "message")
+    for head in heads:
+        out.add_column(head, justify="right")
+    for record in records:
+        memory = (record["joined_bytes_per_rank"], record["talking_bytes_per_rank"])
+        times = (record["progress_silent_us"], record["progress_known_us"], record["message_us"])
+        out.add_row(
+            f"{record['ranks']:g}",
+            *(f"{bytes_ / 1024:.0f} KiB" for bytes_ in memory),
+            *(f"{us * 1000:.1f} ns" for us in times),
+        )
     return out
 
 
