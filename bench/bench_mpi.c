@@ -7,6 +7,8 @@
  *     rate       as bandwidth, by the first half of the ranks to the second half, at once
  *     incast     every other rank sends a window to rank 0, which takes them from any source
  *     alltoall   MPI_Alltoall, the size is what each rank sends to each
+ *     ring       a message goes round all ranks; one way
+ *     allreduce  MPI_Allreduce of that many bytes
  *
  * For each size: warm-up, which also tells how long one round takes; then batches, from which the
  * mean and the median batch come; then single rounds, each timed by itself, for the percentiles.
@@ -30,7 +32,7 @@ struct options {
 };
 
 static struct options options = {
-    .tests = "latency,bandwidth,bidir,rate,incast,alltoall", .sizes = "0-4M",
+    .tests = "latency,bandwidth,bidir,rate,incast,alltoall,ring,allreduce", .sizes = "0-4M",
     .seconds = 0.5, .iterations = 100000, .warmup = 1000, .window = 64,
 };
 
@@ -127,12 +129,29 @@ static void alltoall(size_t bytes)
                  MPI_COMM_WORLD);
 }
 
+static void ring(size_t bytes)
+{
+    int n = (int)bytes, before = (rank + ranks - 1) % ranks, after = (rank + 1) % ranks;
+
+    if (rank == 0)
+        MPI_Send(send_buffer, n, MPI_BYTE, after, TAG, MPI_COMM_WORLD);
+    MPI_Recv(receive_buffer, n, MPI_BYTE, before, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank != 0)
+        MPI_Send(receive_buffer, n, MPI_BYTE, after, TAG, MPI_COMM_WORLD);
+}
+
+static void allreduce(size_t bytes)
+{
+    MPI_Allreduce(send_buffer, receive_buffer, (int)bytes, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
+}
+
 /* What a round's time is divided by for one message, and how many messages a round moves. */
 static double legs_one(void) { return 1; }
 static double legs_latency(void) { return 2; }
 static double legs_window(void) { return (double)options.window; }
 static double legs_bidir(void) { return 2.0 * (double)options.window; }
 static double legs_rate(void) { return (double)options.window * (ranks / 2); }
+static double legs_ring(void) { return ranks; }
 static double legs_incast(void) { return (double)options.window * (ranks - 1); }
 
 static const struct test {
@@ -147,6 +166,8 @@ static const struct test {
     { "rate", rate, legs_rate, true },
     { "incast", incast, legs_incast, true },
     { "alltoall", alltoall, legs_one, false },
+    { "ring", ring, legs_ring, false },
+    { "allreduce", allreduce, legs_one, false },
 };
 
 /* Rank 0's word on how many rounds come next. */
@@ -225,7 +246,7 @@ static int usage(int code)
         fprintf(code ? stderr : stdout,
                 "Usage: mpirun -np N bench_mpi [--test NAME,...] [--sizes 0-4M] [--seconds S]\n"
                 "                              [--iterations N] [--warmup N] [--window N]\n"
-                "Tests: latency bandwidth bidir rate incast alltoall (default: all).\n"
+                "Tests: latency bandwidth bidir rate incast alltoall ring allreduce (default: all).\n"
                 "--seconds bounds each size of each test, --iterations the rounds in it.\n"
                 "One JSON line per test and size, from rank 0.\n");
     return code;

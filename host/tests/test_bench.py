@@ -16,6 +16,7 @@ import pytest
 
 from ivc_host import paths
 from ivc_host.bench import (
+    cli,
     fabric,
     floor,
     gate,
@@ -418,7 +419,7 @@ def test_mpi_figures_are_complete() -> None:
         host = places.Host(processors.choose(), region)
         words = ["--sizes", "0,8,4K", "--seconds", "0.01"]
         found = places.bench_mpi(host, places.PATHS["vader"], words)
-    tests = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall")
+    tests = cli.TESTS
     assert [(r["test"], r["bytes"]) for r in found] == [(t, s) for t in tests for s in (0, 8, 4096)]
     for one in found:
         ordered = [one[f"{name}_us"] for name in ("min", "p50", "p90", "p95", "p99", "max")]

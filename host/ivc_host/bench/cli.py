@@ -23,7 +23,7 @@ from .targets import TARGETS
 
 app = typer.Typer(no_args_is_help=True, help="Measure ivc and compare it with other paths.")
 
-TESTS = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall")
+TESTS = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall", "ring", "allreduce")
 _LIBIVC = "libivc"
 #: What a round of the gate stands for where a guest moves to and fro.
 _MOVES_PER_ROUND = 15
@@ -74,7 +74,7 @@ def run(
     ] = Path("ivc-bench"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, two rounds.")] = False,
 ) -> None:
-    """Compare paths: latency, bandwidth, message rate, many-to-one, all-to-all."""
+    """Compare paths: latency, bandwidth, message rate, many-to-one, collective operations."""
     default = "tcp,ivc" if lab else "vader,vader-nocma,tcp,ivc,libivc"
     known = tuple(PATHS) if lab else (*PATHS, _LIBIVC)
     keys = _choice(paths or default, known, "path")

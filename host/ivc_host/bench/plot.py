@@ -15,7 +15,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from .summary import Row  # noqa: E402
 from .words import size_text  # noqa: E402
 
-_TIMES = ("latency", "alltoall")
+_TIMES = ("latency", "alltoall", "ring", "allreduce")
 _TITLES = {
     "latency": "Latency, one way",
     "bandwidth": "Bandwidth",
@@ -23,6 +23,8 @@ _TITLES = {
     "rate": "Message rate",
     "incast": "Many to one",
     "alltoall": "All-to-all",
+    "ring": "Round all ranks, one way",
+    "allreduce": "All-reduce",
 }
 
 
