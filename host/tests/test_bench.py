@@ -165,6 +165,15 @@ def test_every_target_names_sides_that_exist() -> None:
     assert len({t.key for t in TARGETS}) == len(TARGETS)
 
 
+def test_targets_are_named_by_what_they_begin_with() -> None:
+    assert cli._targets("floor-64,answers") == [
+        "floor-64", "answers-communicating", "answers-idle", "answers-computing",
+    ]  # fmt: skip
+    assert len(cli._targets("mpich-shm")) > 20 and "mpich-ofi-latency" not in cli._targets("mpich-shm")
+    with pytest.raises(UsageError, match="no target named 'floor-6'"):
+        cli._targets("floor-6")
+
+
 def test_exit_code_never_takes_unmeasured_for_passed() -> None:
     passed = gate.Verdict(TARGETS[0], gate.PASSED, a_ratio(1.0))
     failed = gate.Verdict(TARGETS[0], gate.FAILED, a_ratio(9.0))

@@ -28,6 +28,8 @@ _LIBIVC = "libivc"
 #: What a round of the gate stands for where a guest moves to and fro.
 _MOVES_PER_ROUND = 15
 _KEYS = tuple(one.key for one in (*TARGETS, *LIMITS, *many.BOUNDS))
+#: What they begin with.
+_GROUPS = tuple(dict.fromkeys(key.split("-")[0] for key in _KEYS))
 _MANY_ROUNDS = 3
 _QUICK_SIZES = "0,8,64,1K,8K,64K,1M,4M"
 
@@ -44,6 +46,14 @@ def _choice(text: str, known: Sequence[str], what: str) -> list[str]:
     if not words:
         raise UsageError(f"no {what} given", hint=f"choose among {', '.join(known)}")
     return words
+
+
+def _targets(text: str) -> list[str]:
+    """Those named, and those whose names begin with a name."""
+    parts = [key.split("-") for key in _KEYS]
+    known = dict.fromkeys("-".join(part[:n]) for part in parts for n in range(1, len(part) + 1))
+    words = _choice(text, tuple(known), "target")
+    return [key for key in _KEYS if any(key == word or key.startswith(f"{word}-") for word in words)]
 
 
 def _side(place: Place, key: str, words: Sequence[str], np: int) -> Side:
@@ -174,7 +184,7 @@ def gate_command(
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     only: Annotated[
         str | None,
-        typer.Option(help=f"Targets to measure: {', '.join(_KEYS)}."),
+        typer.Option(help=f"Targets to measure, or what their names begin with: {', '.join(_GROUPS)}."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds per pair of sides.")] = 7,
     seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a sample.")] = 0.3,
@@ -183,7 +193,7 @@ def gate_command(
     quick: Annotated[bool, typer.Option("--quick", help="Three short rounds.")] = False,
 ) -> None:
     """Hold ivc against its targets. Exit code 1: one failed; 2: one could not be measured."""
-    keys = _choice(only, _KEYS, "target") if only else list(_KEYS)
+    keys = _targets(only) if only else list(_KEYS)
     if quick:
         rounds, seconds = 3, min(seconds, 0.1)
     pair = processors.choose(cpus)

@@ -153,6 +153,7 @@ def ratio(
     size: int,
     metric: str,
     reference_test: str | None = None,
+    reference_size: int | None = None,
 ) -> Ratio | None:
     """Compare two sides in one test; None when no round has both in one state.
 
@@ -164,7 +165,8 @@ def ratio(
         pairs = []
         for number in numbers:
             a = _value(samples, ours, number, test, size, metric)
-            b = _value(samples, reference, number, reference_test or test, size, metric)
+            own_size = reference_size or size
+            b = _value(samples, reference, number, reference_test or test, own_size, metric)
             if a and b:
                 pairs.append((a, b))
         if pairs:

@@ -97,8 +97,9 @@ class Gate:
         words += ["--seconds", str(self.seconds)]
         if name == "floor":
             return self._floor
+        ranks = targets[0].ranks
         if name in hydra.PATHS:
-            return self._hydra(hydra.PATHS[name], words)
+            return self._hydra(hydra.PATHS[name], words, ranks)
         if name in fabric.PATHS:
             return self._fabric(fabric.PATHS[name], targets)
         if name == "libivc":
@@ -106,12 +107,12 @@ class Gate:
             return lambda: places.bench_libivc(host, words)
         place = self.guests() if name.startswith("guests-") else self.host()
         path = PATHS[name.removeprefix("guests-")]
-        return lambda: places.bench_mpi(place, path, words)
+        return lambda: places.bench_mpi(place, path, words, ranks)
 
-    def _hydra(self, path: hydra.HydraPath, words: Sequence[str]) -> Side:
+    def _hydra(self, path: hydra.HydraPath, words: Sequence[str], ranks: int) -> Side:
         self._steps.step(f"looking for {path.package}, installing it if need be")
         hydra.environment(path, self.region())  # what is missing is told before the first round
-        return lambda: hydra.bench(path, self.cpus, self.region(), words)
+        return lambda: hydra.bench(path, self.cpus, self.region(), words, ranks)
 
     def _fabric(self, path: fabric.FabricPath, targets: Sequence[Target]) -> Side:
         side = fabric.Fabric(path, self.cpus, self.region())
@@ -119,7 +120,7 @@ class Gate:
         return lambda: side.bench(wanted, self.seconds)
 
     def _floor(self) -> list[Record]:
-        argv = [str(programs.find("bench_floor")), "--test", "pingpong"]
+        argv = [str(programs.find("bench_floor")), "--test", "pingpong,ring,copy"]
         argv += ["--cpus", f"{self.cpus[0]},{self.cpus[1]}", "--seconds", str(self.seconds)]
         return programs.checked(programs.run(argv, timeout=60), "bench_floor")
 
@@ -148,6 +149,7 @@ def _verdict(target: Target, samples: Sequence[Sample]) -> Verdict:
         target.bytes,
         target.metric,
         target.reference_test,
+        target.reference_bytes,
     )
     if found is None:
         return Verdict(
@@ -162,7 +164,7 @@ def _verdict(target: Target, samples: Sequence[Sample]) -> Verdict:
 
 def groups(targets: Sequence[Target] = TARGETS) -> list[list[Target]]:
     """Targets that share both sides are measured together."""
-    found: dict[tuple[str, str], list[Target]] = {}
+    found: dict[tuple[str, str, int], list[Target]] = {}
     for target in targets:
-        found.setdefault((target.ours, target.reference), []).append(target)
+        found.setdefault((target.ours, target.reference, target.ranks), []).append(target)
     return list(found.values())

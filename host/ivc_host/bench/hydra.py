@@ -25,6 +25,7 @@ _MPIS = {mpi.package: mpi for mpi in mpis.MPIS if mpi.key in ("mpich", "impi")}
 
 #: One provider for all messages, also between ranks of one host.
 _MPICH_OFI = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi"}
+_INTEL_SHM = {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 _INTEL_OFI = {"I_MPI_FABRICS": "ofi", "I_MPI_PIN": "0", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
 
@@ -60,6 +61,7 @@ PATHS = {
         HydraPath(
             "intel-ivc", "Intel MPI ivc", "impi-rt", {**_INTEL_OFI, "FI_PROVIDER": "ivc"}, True
         ),
+        HydraPath("intel-shm", "Intel MPI's own shared memory", "impi-rt", _INTEL_SHM),
         HydraPath(
             "intel-ofi-shm", "Intel MPI ofi, shm", "impi-rt", {**_INTEL_OFI, "FI_PROVIDER": "shm"}
         ),
@@ -110,8 +112,12 @@ def environment(path: HydraPath, region: Path) -> dict[str, str]:
     return env
 
 
-def _mpiexec(path: HydraPath, cpus: tuple[int, int], argv: Sequence[str]) -> list[str]:
+def _mpiexec(
+    path: HydraPath, cpus: tuple[int, int], argv: Sequence[str], ranks: int
+) -> list[str]:
     words = [str(library(path.package) / "bin" / "mpiexec")]
+    if ranks > len(cpus):  # they move to where there is room
+        return [*words, "-n", str(ranks), "taskset", "-c", f"{cpus[0]},{cpus[1]}", *argv]
     for rank, cpu in enumerate(cpus):
         words += [":"] if rank else []
         words += ["-n", "1", "taskset", "-c", str(cpu), *argv]
@@ -119,9 +125,14 @@ def _mpiexec(path: HydraPath, cpus: tuple[int, int], argv: Sequence[str]) -> lis
 
 
 def bench(
-    path: HydraPath, cpus: tuple[int, int], region: Path, words: Sequence[str], timeout: float = 300
+    path: HydraPath,
+    cpus: tuple[int, int],
+    region: Path,
+    words: Sequence[str],
+    ranks: int = 2,
+    timeout: float = 300,
 ) -> list[Record]:
-    """The records of bench_mpi, two pinned ranks, through a path."""
-    argv = _mpiexec(path, cpus, [str(_program()), *words])
+    """The records of bench_mpi, a pinned rank on each processor or more of them, through a path."""
+    argv = _mpiexec(path, cpus, [str(_program()), *words], ranks)
     done: subprocess.CompletedProcess[str] = programs.run(argv, environment(path, region), timeout)
     return programs.checked(done, f"bench_mpi through {path.label}")
