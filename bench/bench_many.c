@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TAG = 1, BATCHES = 200, PER_BATCH = 1000, MESSAGE = 64 };
+enum { TAG = 1, BATCHES = 20000, PER_BATCH = 1000, MESSAGE = 64 };
 
 struct rank {
     struct ivc_endpoint *endpoint;

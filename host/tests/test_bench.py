@@ -214,7 +214,7 @@ def test_bounds_of_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
                  talking_bytes_per_rank=1048577)  # fmt: skip
     monkeypatch.setattr(many, "measure", lambda ranks, *_: few if ranks == 2 else full)
     monkeypatch.setattr(many, "check_room", lambda ranks: None)
-    found = {one.bound.key: one for one in many.judge(many.BOUNDS, 0, 3, lambda text: None)}
+    found = {one.bound.key: one for one in many.judge(many.BOUNDS, 3, lambda text: None)}
     assert found["many-silent"].outcome == gate.PASSED
     assert found["many-talking"].outcome == gate.FAILED
     assert found["many-idle"].outcome == gate.FAILED
@@ -225,7 +225,7 @@ def test_bounds_of_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MissingError("no room")
 
     monkeypatch.setattr(many, "check_room", full_disk)
-    unmeasured = many.judge(many.BOUNDS, 0, 3, lambda text: None)
+    unmeasured = many.judge(many.BOUNDS, 3, lambda text: None)
     assert {one.outcome for one in unmeasured} == {gate.UNMEASURED}
     assert "no room" in many.line(unmeasured[0])
 

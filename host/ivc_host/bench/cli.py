@@ -151,7 +151,6 @@ def many_command(
         int, typer.Option(min=1, help="With so many others each of them talks.")
     ] = many.TALKERS,
     rounds: Annotated[int, typer.Option(min=1, help="Runs of each number of ranks.")] = _MANY_ROUNDS,
-    cpus: Cpus = None,
     output: Annotated[
         Path, typer.Option(help="Where to write: this name with .json and .png.")
     ] = Path("ivc-many"),
@@ -160,9 +159,8 @@ def many_command(
     if not output.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {output.absolute().parent}", hint="see --output")
     counts = [1 << power for power in range(1, ranks.bit_length()) if 1 << power < ranks] + [ranks]
-    cpu = processors.choose(cpus)[0]
     with Steps(rounds * len(counts)) as steps:
-        records = many.sweep(counts, talkers, cpu, rounds, steps.count)
+        records = many.sweep(counts, talkers, rounds, steps.count)
     console = Console()
     console.print(report.many_table(records))
     described = machine.describe()
@@ -218,7 +216,7 @@ def gate_command(
                 console.print(moves.line(one), style=report.style(one.outcome))
         bounds = [one for one in many.BOUNDS if one.key in keys]
         if bounds:
-            crowd = many.judge(bounds, pair[0], 1 if quick else _MANY_ROUNDS, steps.step)
+            crowd = many.judge(bounds, 1 if quick else _MANY_ROUNDS, steps.step)
         for bound in crowd:
             if not json_output:
                 console.print(many.line(bound), style=report.style(bound.outcome))
