@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -92,8 +92,7 @@ def run(
     if quick:
         sizes, rounds, seconds = _QUICK_SIZES if sizes == "0-4M" else sizes, 2, min(seconds, 0.02)
     pair = processors.choose(cpus)
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.absolute().parent}", hint="see --output")
+    _check_folder(output)
     session = Session(lambda: floor.measure(pair))
     with ExitStack() as stack:
         place: Place
@@ -126,22 +125,44 @@ def _write(session: Session, keys: list[str], names: list[str], where: str, outp
     rows = summary.rows(session.samples)
     described = machine.describe()
     data = {
-        "schema": "ivc-bench-1",
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": described,
         "place": where,
         "reference": keys[0],
         "floor": best.as_dict(),
         "results": [row.as_dict() for row in rows],
         "samples": [sample.as_dict() for sample in session.samples],
     }
-    files = output.with_name(output.name + ".json"), output.with_name(output.name + ".png")
-    files[0].write_text(json.dumps(data, indent=1) + "\n")
-    from . import plot  # takes half a second to import: only when something is drawn
-
     labels = {key: PATHS[key].label if key in PATHS else key for key in keys}
-    plot.draw(files[1], rows, names, labels, f"{where}: {machine.line(described)}")
-    console.print(f"written: {files[0]}, {files[1]}")
+
+    def draw(path: Path) -> None:
+        from . import plot  # takes half a second to import: only when something is drawn
+
+        plot.draw(path, rows, names, labels, f"{where}: {machine.line(described)}")
+
+    console.print(_files(output, "ivc-bench-1", described, data, draw))
+
+
+def _check_folder(output: Path) -> None:
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {output.absolute().parent}", hint="see --output")
+
+
+def _files(
+    output: Path,
+    schema: str,
+    described: Mapping[str, object],
+    data: Mapping[str, object],
+    draw: Callable[[Path], None],
+) -> str:
+    """Write the data and its plot; returns the line that says where."""
+    head = {
+        "schema": schema,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": described,
+    }
+    files = output.with_name(output.name + ".json"), output.with_name(output.name + ".png")
+    files[0].write_text(json.dumps({**head, **data}, indent=1) + "\n")
+    draw(files[1])
+    return f"written: {files[0]}, {files[1]}"
 
 
 @app.command("many")
@@ -156,25 +177,19 @@ def many_command(
     ] = Path("ivc-many"),
 ) -> None:
     """Many ranks in one region: memory of each, an idle turn, and a message of one that knows all."""
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.absolute().parent}", hint="see --output")
+    _check_folder(output)
     counts = [1 << power for power in range(1, ranks.bit_length()) if 1 << power < ranks] + [ranks]
     with Steps(rounds * len(counts)) as steps:
         records = many.sweep(counts, talkers, rounds, steps.count)
     console = Console()
     console.print(report.many_table(records))
     described = machine.describe()
-    data = {
-        "schema": "ivc-many-1",
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": described,
-        "rounds": rounds,
-        "results": records,
-    }
-    files = output.with_name(output.name + ".json"), output.with_name(output.name + ".png")
-    files[0].write_text(json.dumps(data, indent=1) + "\n")
-    many.draw(files[1], records, machine.line(described))
-    console.print(f"written: {files[0]}, {files[1]}")
+    data = {"rounds": rounds, "results": records}
+
+    def draw(path: Path) -> None:
+        many.draw(path, records, machine.line(described))
+
+    console.print(_files(output, "ivc-many-1", described, data, draw))
 
 
 @app.command("gate")

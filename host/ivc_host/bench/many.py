@@ -1,6 +1,6 @@
 """Many ranks in one region: what each costs of its memory, and what the others cost each in time.
 
-Measured by `bench_many`, whose ranks are endpoints of one process on one processor; every message is
+Measured by `bench_many`, whose ranks are endpoints of one thread; every message is
 checked. As the bounds of the gate: how much longer with many ranks than with two, in turns.
 """
 

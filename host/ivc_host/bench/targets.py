@@ -101,55 +101,25 @@ def _all_to_all(key: str, mpi: str, ours: str, reference: str) -> Target:
                   ours, reference, "alltoall", 64 << 10, "typical_us", 1 / _AHEAD, ranks=8)  # fmt: skip
 
 
+def _bare(
+    key: str, text: str, test: str, size: int, bare: str, bare_size: int, metric: str, bound: float
+) -> Target:
+    """libivc against a test of bench_floor."""
+    return Target(key, f"libivc {text}", "libivc", "floor", test, size, metric, bound, bare, bare_size)
+
+
 TARGETS = (
     *(one for key, mpi, ours, own, _ in _PEERS for one in _short(key, mpi, ours, own)),
     *(one for key, mpi, ours, _, copied in _PEERS if copied for one in _long(key, mpi, ours, copied)),
     *(_all_to_all(key, mpi, ours, copied) for key, mpi, ours, _, copied in _PEERS if copied),
-    Target(
-        key="floor-64",
-        text="libivc 64 B one way, against a bare cache-line hand-over",
-        ours="libivc",
-        reference="floor",
-        test="latency",
-        reference_test="pingpong",
-        bytes=64,
-        reference_bytes=8,
-        metric="typical_us",
-        bound=1.4,
-    ),
-    Target(
-        key="floor-rate",
-        text="libivc 8 B stream, against a bare ring of slots",
-        ours="libivc",
-        reference="floor",
-        test="bandwidth",
-        reference_test="ring",
-        bytes=8,
-        metric="MB_s",
-        bound=0.6,
-    ),
-    Target(
-        key="floor-copy",
-        text="libivc 1 MiB stream, against a bare pipelined copy",
-        ours="libivc",
-        reference="floor",
-        test="bandwidth",
-        reference_test="copy",
-        bytes=_MIB,
-        metric="MB_s",
-        bound=0.9,
-    ),
-    Target(
-        key="floor",
-        text="libivc 8 B one way, against a bare cache-line hand-over",
-        ours="libivc",
-        reference="floor",
-        test="latency",
-        reference_test="pingpong",
-        bytes=8,
-        metric="typical_us",
-        bound=1.2,
-    ),
+    _bare("floor", "8 B one way, against a bare cache-line hand-over",
+          "latency", 8, "pingpong", 8, "typical_us", 1.2),
+    _bare("floor-64", "64 B one way, against a bare cache-line hand-over",
+          "latency", 64, "pingpong", 8, "typical_us", 1.4),
+    _bare("floor-rate", "8 B stream, against a bare ring of slots",
+          "bandwidth", 8, "ring", 8, "MB_s", 0.6),
+    _bare("floor-copy", "1 MiB stream, against a bare pipelined copy",
+          "bandwidth", _MIB, "copy", _MIB, "MB_s", 0.9),
     Target(
         key="vader-stream",
         text="Open MPI 1 MiB stream, ivc against vader without CMA",
