@@ -51,13 +51,9 @@ static int make_reserve(struct ivc_residence *residence, uint32_t n)
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
     r = ivc_region_reserve_links(residence->region, n);
     while (r == 0 && residence->n_reserve < rings) {
-        bool coming = ivc_region_memory_is_coming(residence->region);
-
-        r = ivc_region_share(residence->region, IVC_SLOT_ANY, IVC_RING_SIZE_LAST_RESORT,
-                             &residence->reserve[residence->n_reserve]);
+        r = ivc_region_share_patiently(residence->region, IVC_SLOT_ANY, IVC_RING_SIZE_LAST_RESORT,
+                                       &residence->reserve[residence->n_reserve]);
         residence->n_reserve += r == 0;
-        if (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region, coming))
-            r = 0;
     }
     return r;
 }

@@ -14,29 +14,44 @@ _Static_assert(IVC_LAYOUT_LINKS_PER_PART * sizeof(struct ivc_layout_link) == IVC
                "a part is a block");
 _Static_assert(IVC_LAYOUT_LINK_PARTS * sizeof(uint64_t) <= IVC_LAYOUT_PAGE, "the root is a block");
 
-/* A block, and be it one of those that are just becoming free. */
-static int take_block(struct ivc_region *region, struct ivc_share *ret_block)
+static struct ivc_share block_of(const struct ivc_share *share, uint32_t block)
 {
-    bool coming;
-    int r;
+    uint64_t at = (uint64_t)block * IVC_LAYOUT_PAGE;
 
-    do {
-        coming = ivc_region_memory_is_coming(region);
-        r = ivc_region_share(region, IVC_SLOT_ANY, IVC_LAYOUT_PAGE, ret_block);
-    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region, coming));
-    return r;
+    return (struct ivc_share){
+        .handle = share->handle + at, .memory = (char *)share->memory + at, .size = IVC_LAYOUT_PAGE,
+    };
 }
 
+/* For the lines of `n` neighbouring slots, which may begin within a part. */
+static uint32_t parts_for(const struct ivc_region *region, uint32_t n)
+{
+    return IVC_MIN(n / IVC_LAYOUT_LINKS_PER_PART + 2,
+                   region->geometry.capacity / IVC_LAYOUT_LINKS_PER_PART);
+}
+
+/* All at once: whoever dies while it waits for memory, not yet a member, is found late, and holds none. */
 int ivc_links_open(struct ivc_region *region)
 {
+    struct ivc_links *links = &region->links;
+    uint32_t parts = parts_for(region, 1);
+    struct ivc_share blocks;
     int r;
 
     for (uint32_t i = 0; i < IVC_LAYOUT_LINK_PARTS; i++)
-        ivc_store_relaxed(&region->links.parts[i], NULL);   /* of an earlier membership */
-    region->links.root = (struct ivc_share){ 0 };
-    region->links.n_spares = 0;
-    r = take_block(region, &region->links.root);
-    return r != 0 ? r : ivc_region_reserve_links(region, 1);
+        ivc_store_relaxed(&links->parts[i], NULL);      /* of an earlier membership */
+    links->root = (struct ivc_share){ 0 };
+    links->n_spares = 0;
+    r = ivc_region_share_patiently(region, IVC_SLOT_ANY, (uint64_t)(1 + parts) * IVC_LAYOUT_PAGE,
+                                   &blocks);
+    if (r != 0)
+        return r;
+    links->root = block_of(&blocks, 0);
+    while (links->n_spares < parts) {
+        links->spares[links->n_spares] = block_of(&blocks, links->n_spares + 1);
+        links->n_spares++;
+    }
+    return 0;
 }
 
 void ivc_links_close(struct ivc_region *region)
@@ -49,12 +64,12 @@ void ivc_links_close(struct ivc_region *region)
 int ivc_region_reserve_links(struct ivc_region *region, uint32_t n)
 {
     struct ivc_links *links = &region->links;
-    uint32_t parts = n / IVC_LAYOUT_LINKS_PER_PART + 2;     /* neighbours that begin within one */
+    uint32_t parts = parts_for(region, n);
     int r = 0;
 
-    parts = IVC_MIN(parts, (region->geometry.capacity - 1) / IVC_LAYOUT_LINKS_PER_PART + 1);
     while (r == 0 && links->n_spares < parts) {
-        r = take_block(region, &links->spares[links->n_spares]);
+        r = ivc_region_share_patiently(region, IVC_SLOT_ANY, IVC_LAYOUT_PAGE,
+                                       &links->spares[links->n_spares]);
         links->n_spares += r == 0;
     }
     return r;

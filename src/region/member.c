@@ -165,6 +165,19 @@ bool ivc_region_wait_for_memory(struct ivc_region *region, bool was_coming)
     return false;
 }
 
+int ivc_region_share_patiently(struct ivc_region *region, uint32_t slot, uint64_t size,
+                               struct ivc_share *ret_share)
+{
+    bool coming;
+    int r;
+
+    do {
+        coming = ivc_region_memory_is_coming(region);
+        r = ivc_region_share(region, slot, size, ret_share);
+    } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region, coming));
+    return r;
+}
+
 /* A full directory may hold dead members: wait as long as it takes to be sure. */
 static int take_slot_patiently(struct ivc_region *region)
 {

@@ -181,6 +181,9 @@ bool ivc_region_memory_is_coming(const struct ivc_region *region);
  * takes when all goes well, a second at most.  `was_coming` is the above from before the attempt: what
  * came in between is not missed. */
 bool ivc_region_wait_for_memory(struct ivc_region *region, bool was_coming);
+/* ivc_region_share(), with both: also of what is just becoming free. */
+int ivc_region_share_patiently(struct ivc_region *region, uint32_t slot, uint64_t size,
+                               struct ivc_share *ret_share);
 /* Whether a process that goes by this name is a member. */
 bool ivc_region_has_endpoint(struct ivc_region *region, uint64_t id);
 /* Looks at every member once, closely: the dead of our own kernel are found at once, and memory of
