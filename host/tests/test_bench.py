@@ -30,6 +30,7 @@ from ivc_host.bench import (
     processors,
     programs,
     report,
+    wake,
 )
 from ivc_host.bench.compare import Ratio, Sample, Session, ratio
 from ivc_host.bench.floor import Floor
@@ -410,7 +411,19 @@ def test_many_writes_table_file_and_plot(tmp_path: Path) -> None:
     assert not list(Path("/dev/shm").glob("ivc-bench-*"))
 
 
-@pytest.mark.parametrize("name", ["bench_floor", "bench_libivc"])
+def test_wake_writes_table_file_and_plot(tmp_path: Path) -> None:
+    built("bench_wake")
+    done = ivc("bench", "wake", "--rounds", "1", "--seconds", "0.01", "--output", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert {row["setting"] for row in data["results"]} == set(wake.SETTINGS)
+    assert len(data["results"]) == len(wake.SETTINGS) * len(wake.kinds())
+    assert all(row["p50_us"] > 0 and row["receiver_cpu_us"] > 0 for row in data["results"])
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(Path("/dev/shm").glob("ivc-bench-*"))
+
+
+@pytest.mark.parametrize("name", ["bench_floor", "bench_libivc", "bench_wake"])
 def test_programs_explain_themselves_and_refuse_nonsense(name: str) -> None:
     program = built(name)
     helped = answer([program, "--help"])
@@ -510,6 +523,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         (["run", "--lab", "nosuchlab"], "no lab named nosuchlab"),
         (["gate", "--only", "moon"], "no target named 'moon'"),
         (["many", "--output", "/nonexistent/x"], "no folder /nonexistent"),
+        (["wake", "--output", "/nonexistent/x"], "no folder /nonexistent"),
     ],
 )
 def test_nonsense_gets_one_line(words: list[str], said: str) -> None:

@@ -41,6 +41,8 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
     if (r == 0)
         r = ivc_rest_init(&endpoint->rest);
     if (r == 0)
+        r = ivc_moderation_init(&endpoint->moderation);
+    if (r == 0)
         r = ivc_env_number("IVC_LINGER_MS", "milliseconds", 0, LINGER_MS_MAX, &endpoint->linger_ms);
     if (r < 0)
         return r;

@@ -9,6 +9,7 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/gate.h"
 #include "endpoint/lost.h"
+#include "endpoint/moderation.h"
 #include "endpoint/rest.h"
 #include "endpoint/trace.h"
 #include "network/network.h"
@@ -111,6 +112,7 @@ struct ivc_endpoint {
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
     struct ivc_rest rest;
+    struct ivc_moderation moderation;
     struct ivc_peer *cooled[IVC_HOT_MAX];   /* those that were hot before the last sleep */
     uint32_t n_cooled;
     struct ivc_network *network;    /* NULL: none */
@@ -182,6 +184,13 @@ static inline void ivc_endpoint_is_busy(struct ivc_endpoint *endpoint)
 {
     if (!endpoint->threads)
         endpoint->crowd.idle = 0;
+}
+
+/* A packet, whatever way it goes. */
+static inline void ivc_endpoint_has_sent(struct ivc_endpoint *endpoint)
+{
+    ivc_endpoint_is_busy(endpoint);
+    ivc_moderation_sent(&endpoint->moderation);
 }
 
 /* Relaxed: whoever acts on the state of a peer holds the lock under which it changes, or does no
@@ -288,8 +297,9 @@ void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint);
 /* The same for the rings that this made unwatched, a moment later. */
 bool ivc_poll_any_ready(struct ivc_endpoint *endpoint);
-/* Tells those who ring that we sleep, or no longer. */
-void ivc_poll_set_asleep(struct ivc_endpoint *endpoint, bool asleep);
+/* We sleep: our own threads wake us, and those who ring as well when they are told. */
+void ivc_poll_lie_down(struct ivc_endpoint *endpoint, bool tell);
+void ivc_poll_get_up(struct ivc_endpoint *endpoint);
 /* Whether a doorbell was rung, or there is news of peers. */
 bool ivc_poll_is_due(struct ivc_endpoint *endpoint);
 /* Nobody makes progress until it is let go on. */

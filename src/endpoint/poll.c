@@ -460,15 +460,23 @@ bool ivc_poll_any_ready(struct ivc_endpoint *endpoint)
     return found;
 }
 
-void ivc_poll_set_asleep(struct ivc_endpoint *endpoint, bool asleep)
+void ivc_poll_lie_down(struct ivc_endpoint *endpoint, bool tell)
 {
     pthread_mutex_lock(&endpoint->gate.lock);   /* as below */
-    ivc_store_relaxed(&endpoint->asleep, asleep);
-    if (endpoint->home.region && asleep)
+    ivc_store_relaxed(&endpoint->asleep, 1);
+    if (endpoint->home.region && tell)
         ivc_region_lie_down(endpoint->home.region);
-    else if (endpoint->home.region)
-        ivc_region_get_up(endpoint->home.region);
     atomic_thread_fence(memory_order_seq_cst);  /* see ivc_endpoint_leave_to_progress() */
+    pthread_mutex_unlock(&endpoint->gate.lock);
+}
+
+void ivc_poll_get_up(struct ivc_endpoint *endpoint)
+{
+    pthread_mutex_lock(&endpoint->gate.lock);
+    /* Relaxed: who sees it late wakes us for nothing. */
+    ivc_store_relaxed(&endpoint->asleep, 0);
+    if (endpoint->home.region)
+        ivc_region_get_up(endpoint->home.region);
     pthread_mutex_unlock(&endpoint->gate.lock);
 }
 

@@ -99,7 +99,7 @@ void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd)
         rest->due_at = crowd->idle;
 }
 
-uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken)
+uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken, bool alone)
 {
     uint64_t waited_us = (ivc_cycles() - rest->since) / rest->cycles_per_us;
     uint64_t us = IVC_MAX(waited_us / SLEEP_PART, SLEEP_MIN_US);
@@ -109,6 +109,8 @@ uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken)
         return 0;
     if (!woken)
         us = cautious_us < SLEEP_MIN_US + rest->late_ns / 1000 ? 0 : cautious_us;
+    else if (alone)
+        us = SLEEP_MAX_US;
     else if (rest->neighbours == IVC_NEIGHBOURS_OF_OURS)
         us = IVC_MIN(us, IVC_MAX(cautious_us, SLEEP_CAUTIOUS_US));
     return IVC_MIN(us, SLEEP_MAX_US) * 1000;

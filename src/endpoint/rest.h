@@ -60,9 +60,10 @@ static inline bool ivc_rest_is_due(const struct ivc_rest *rest, const struct ivc
     return crowd->idle >= rest->due_at;
 }
 
-/* How long to sleep now, at most; 0: not.  `woken`: at once, by whatever may come.  Else what comes is found when
+/* How long to sleep now, at most; 0: not.  `woken`: at once, by whatever may come; `alone`: and nothing
+ * else is waited for.  Else what comes is found when
  * the sleep is over, which then lasts a small part of the wait even if it ends as late as the last one. */
-uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken);
+uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken, bool alone);
 /* After it: it should have lasted `asked_ns` at most, and did `slept_ns`, which is no jump of the clock. */
 void ivc_rest_is_over(struct ivc_rest *rest, uint64_t asked_ns, uint64_t slept_ns);
 

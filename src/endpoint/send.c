@@ -155,7 +155,7 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
         r = send_somehow(endpoint, peer, tag, iov, n_iov, len);
     }
     if (r == 0)
-        ivc_endpoint_is_busy(endpoint);
+        ivc_endpoint_has_sent(endpoint);
     ivc_endpoint_unlock(endpoint);
     return r;
 }
@@ -296,7 +296,7 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
         count(peer, r, len);
     }
     if (r == 0)
-        ivc_endpoint_is_busy(endpoint);
+        ivc_endpoint_has_sent(endpoint);
     ivc_endpoint_unlock(endpoint);
     return r;
 }

@@ -213,10 +213,96 @@ static void test_timeout(void)
     close_pair();
 }
 
+enum { US = 1000 };
+
+/* Whether it may be woken at once, by one who says so at `now_us`, was woken and has sent or not since. */
+static bool is_told_at_once(struct ivc_moderation *moderation, uint64_t now_us, bool has_sent)
+{
+    uint64_t from = ivc_moderation_begin(moderation, now_us * US);
+
+    CHECK(from >= now_us * US);
+    ivc_moderation_found(moderation);
+    if (has_sent)
+        ivc_moderation_sent(moderation);
+    return from == now_us * US;
+}
+
+static void test_moderation_fixed(void)
+{
+    struct ivc_moderation moderation;
+
+    setenv("IVC_MODERATION", "300", 1);
+    CHECK_EQ(ivc_moderation_init(&moderation), 0);
+    CHECK_EQ(ivc_moderation_begin(&moderation, 1000 * US), 1000 * US);
+    /* Nothing came: it may go on being woken. */
+    CHECK_EQ(ivc_moderation_begin(&moderation, 1050 * US), 1050 * US);
+    ivc_moderation_found(&moderation);
+    ivc_moderation_sent(&moderation);
+    CHECK_EQ(ivc_moderation_begin(&moderation, 1100 * US), 1350 * US);
+    ivc_moderation_found(&moderation);
+    CHECK_EQ(ivc_moderation_begin(&moderation, 1400 * US), 1650 * US);
+    ivc_moderation_found(&moderation);
+    CHECK_EQ(ivc_moderation_begin(&moderation, 1950 * US), 1950 * US);
+    setenv("IVC_MODERATION", "0", 1);
+    CHECK_EQ(ivc_moderation_init(&moderation), 0);
+    for (unsigned i = 0; i < 100; i++)
+        CHECK(is_told_at_once(&moderation, 1000 + i, false));
+}
+
+static void test_moderation_adaptive(void)
+{
+    struct ivc_moderation moderation;
+    uint64_t now = 1000;
+    unsigned still = 0;
+
+    unsetenv("IVC_MODERATION");
+    CHECK_EQ(ivc_moderation_init(&moderation), 0);
+    for (unsigned i = 0; i < 20; i++)       /* answers at once, seldom anything */
+        CHECK(is_told_at_once(&moderation, now += 20, true));
+    for (unsigned i = 0; i < 20; i++)
+        CHECK(is_told_at_once(&moderation, now += 200, false));
+    for (unsigned i = 0; i < 20; i++)       /* one after the other */
+        still += !is_told_at_once(&moderation, now += 20, false);
+    CHECK(still > 10);
+    CHECK(!is_told_at_once(&moderation, now += 20, true));
+    CHECK(is_told_at_once(&moderation, now += 20, false));
+}
+
+static void test_moderation_words(void)
+{
+    static const char *const wrong[] = { "-1", "50001", "often", "10us" };
+    struct ivc_moderation moderation;
+
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        setenv("IVC_MODERATION", wrong[i], 1);
+        CHECK_EQ(ivc_moderation_init(&moderation), -EINVAL);
+        CHECK(strstr(ivc_error_text(), wrong[i]) != NULL);
+    }
+    unsetenv("IVC_MODERATION");
+}
+
+/* Everything is found although nobody is told of the sleep for a while. */
+static void test_moderated(void)
+{
+    setenv("IVC_MODERATION", "1000", 1);
+    open_pair();
+    unsetenv("IVC_MODERATION");
+    for (unsigned round = 0; round < 3; round++) {
+        a.by_descriptor = round % 2;
+        b.by_descriptor = round == 2;
+        exchange();
+    }
+    close_pair();
+}
+
 static const struct check_case cases[] = {
     { "woken by the other", test_woken, 0 },
     { "datagrams are lost", test_lost, 0 },
     { "datagrams of strangers", test_disturbed, 0 },
     { "nobody comes", test_timeout, 0 },
+    { "moderation: a number", test_moderation_fixed, 0 },
+    { "moderation: adaptive", test_moderation_adaptive, 0 },
+    { "moderation: wrong words", test_moderation_words, 0 },
+    { "moderated", test_moderated, 0 },
 };
 CHECK_MAIN(cases)

@@ -5,7 +5,7 @@
  * rings the bell and wakes it by a datagram (region/wake.h).  A sender may still believe itself watched
  * for a moment (region/inbox.c); its packet is in its ring by then, so a last look at the rings a few
  * microseconds later finds it; and should that be too early, a sleep ends by itself after 50 ms and
- * progress looks again.
+ * progress looks again.  When wake-ups are moderated (moderation.h) it says so only later.
  *
  * Datagrams may be filtered, and a peer of before knows nothing of them.  So until one has come, and
  * again after a bell was rung of which none told, a sleeper looks by itself, at first after 20 us, in
@@ -38,7 +38,8 @@ struct ivc_watcher {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool armed, sending, stop;      /* under lock */
+    bool armed, sending, stop;      /* under lock, as what follows */
+    uint64_t from_ns;               /* see struct sleep */
     int event;
 };
 
@@ -46,6 +47,7 @@ struct sleep {
     uint64_t delay_ns;      /* to the next look of our own */
     uint64_t end_ns;        /* then progress looks, whatever there is */
     uint64_t limit_ns;      /* the caller's */
+    uint64_t from_ns;       /* others are not told of it before; 0: they are by now */
     bool sending;
 };
 
@@ -98,23 +100,50 @@ static void wonder(struct ivc_endpoint *endpoint)
         ivc_store_relaxed(&endpoint->is_woken, 0);
 }
 
+static bool is_due(struct ivc_endpoint *endpoint)
+{
+    bool due = ivc_poll_is_due(endpoint);
+
+    if (due)
+        ivc_moderation_found(&endpoint->moderation);
+    return due;
+}
+
+/* Sleeps while others must not wake us, or shorter; answers as look_again(). */
+static bool keep_still(struct ivc_endpoint *endpoint, struct sleep *sleep)
+{
+    uint64_t now = ivc_now_ns(), end = IVC_MIN(sleep->end_ns, sleep->limit_ns);
+    uint64_t until = IVC_MIN(sleep->from_ns, end);
+
+    if (until > now && doze(endpoint, until - now) & BY_NETWORK)
+        return network_is_due(endpoint);
+    now = ivc_now_ns();
+    if (now >= sleep->from_ns) {
+        sleep->from_ns = 0;
+        ivc_poll_lie_down(endpoint, true);      /* they were not told; what they rang for is seen below */
+    }
+    return is_due(endpoint) || now >= sleep->end_ns;
+}
+
 /* Sleeps once; true when progress may have something to do. */
 static bool look_again(struct ivc_endpoint *endpoint, struct sleep *sleep)
 {
     uint64_t now = ivc_now_ns(), end = IVC_MIN(sleep->end_ns, sleep->limit_ns);
     uint64_t left = end > now ? end - now : 0;
-    int woken = doze(endpoint, is_woken_by_all(endpoint, sleep) ? left
-                                                                : IVC_MIN(left, sleep->delay_ns));
+    int woken;
 
+    if (sleep->from_ns > 0)
+        return keep_still(endpoint, sleep);
+    woken = doze(endpoint, is_woken_by_all(endpoint, sleep) ? left : IVC_MIN(left, sleep->delay_ns));
     if (woken & BY_NETWORK)
         return network_is_due(endpoint);
     if (woken & BY_PEER) {
         ivc_store_relaxed(&endpoint->is_woken, 1);
         /* Should it be for nothing (from anybody, or another thread has seen to it): those who ring
          * take us for woken now. */
-        ivc_poll_set_asleep(endpoint, true);
+        ivc_poll_lie_down(endpoint, true);
     }
-    if (ivc_poll_is_due(endpoint)) {
+    if (is_due(endpoint)) {
         if (woken == BY_NOBODY)
             wonder(endpoint);
         return true;
@@ -127,18 +156,24 @@ static bool look_again(struct ivc_endpoint *endpoint, struct sleep *sleep)
     return ivc_now_ns() >= sleep->end_ns;
 }
 
-/* Before a sleep: true when there is something to do already. */
-static bool settle(struct ivc_endpoint *endpoint)
+/* Before a sleep: true when there is something to do already.  `ret_from_ns` is that of struct sleep. */
+static bool settle(struct ivc_endpoint *endpoint, bool sending, uint64_t *ret_from_ns)
 {
     uint64_t start = ivc_now_ns();
 
-    ivc_poll_set_asleep(endpoint, true);
-    (void)ivc_wake_take(&endpoint->wake);       /* of bells that we hear below */
+    *ret_from_ns = 0;
     /* The rings of the sleep before this one: should one's bell have been missed, it is now. */
     if (ivc_poll_any_ready(endpoint) || ivc_poll_unwatch_all(endpoint))
         return true;
+    if (!sending) {
+        uint64_t from = ivc_moderation_begin(&endpoint->moderation, start);
+
+        *ret_from_ns = from > start ? from : 0;
+    }
+    ivc_poll_lie_down(endpoint, *ret_from_ns == 0);
+    (void)ivc_wake_take(&endpoint->wake);       /* of bells that we hear below */
     do {
-        if (ivc_poll_is_due(endpoint) || ivc_poll_any_ready(endpoint))
+        if (is_due(endpoint) || ivc_poll_any_ready(endpoint))
             return true;
         ivc_cpu_relax();
     } while (ivc_now_ns() - start < SETTLE_NS);
@@ -149,11 +184,11 @@ static bool settle(struct ivc_endpoint *endpoint)
 static bool sleep_until(struct ivc_endpoint *endpoint, uint64_t limit_ns, uint64_t look_ns, bool sending)
 {
     struct sleep sleep = begin(sending, limit_ns, look_ns);
-    bool due = settle(endpoint);
+    bool due = settle(endpoint, sending, &sleep.from_ns);
 
     while (!due && ivc_now_ns() < limit_ns)
         due = look_again(endpoint, &sleep);
-    ivc_poll_set_asleep(endpoint, false);
+    ivc_poll_get_up(endpoint);
     return due;
 }
 
@@ -216,7 +251,7 @@ void ivc_endpoint_rest(struct ivc_endpoint *endpoint, enum ivc_company company, 
     /* Whoever waits for the network is woken late: between user-mode guests a message takes 80 us while
      * both look for it all the time, and a millisecond and a half when they sleep for most of it. */
     ns = ivc_rest_ns(rest, ivc_load_relaxed(&endpoint->is_woken) && !sending
-                     && endpoint->n_remotes == 0);
+                     && endpoint->n_remotes == 0, company == IVC_COMPANY_NONE);
     if (ns > 0 && now < limit_ns) {
         (void)sleep_until(endpoint, IVC_MIN(now + ns, limit_ns), ns, sending);
         slept_ns = ivc_now_ns() - now;
@@ -241,6 +276,9 @@ static void *watch(void *arg)
         sleep = begin(watcher->sending, UINT64_MAX, FIRST_NS);
         while (!due && watcher->armed && !watcher->stop) {
             sleep.sending = watcher->sending;
+            if (watcher->from_ns > 0)
+                sleep.from_ns = watcher->from_ns;
+            watcher->from_ns = 0;
             pthread_mutex_unlock(&watcher->lock);
             due = look_again(watcher->endpoint, &sleep);
             pthread_mutex_lock(&watcher->lock);
@@ -248,7 +286,7 @@ static void *watch(void *arg)
         if (due && watcher->armed) {
             watcher->armed = false;
             eventfd_write(watcher->event, 1);
-            ivc_poll_set_asleep(watcher->endpoint, false);
+            ivc_poll_get_up(watcher->endpoint);
         }
     }
     pthread_mutex_unlock(&watcher->lock);
@@ -291,6 +329,7 @@ int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending)
 {
     struct ivc_watcher *watcher = endpoint->watcher;
     eventfd_t drained;
+    uint64_t from_ns;
     bool others;
 
     pthread_mutex_lock(&watcher->lock);
@@ -298,7 +337,7 @@ int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending)
     watcher->armed = false;
     others |= eventfd_read(watcher->event, &drained) == 0;
     pthread_mutex_unlock(&watcher->lock);
-    if (settle(endpoint)) {
+    if (settle(endpoint, sending, &from_ns)) {
         /* Whoever slept already had a watcher, or its call: both were taken away above. */
         if (others)
             eventfd_write(watcher->event, 1);
@@ -306,11 +345,12 @@ int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending)
     }
     pthread_mutex_lock(&watcher->lock);
     watcher->armed = true;
+    watcher->from_ns = from_ns;
     watcher->sending = sending || (others && watcher->sending);
     pthread_cond_signal(&watcher->changed);
     pthread_mutex_unlock(&watcher->lock);
-    /* It may be in the middle of a sleep in which nothing was to be sent. */
-    if (sending)
+    /* It may be in the middle of a sleep in which nothing was to be sent, or of which others know. */
+    if (sending || (others && from_ns > 0))
         ivc_endpoint_rouse(endpoint);
     return 0;
 }

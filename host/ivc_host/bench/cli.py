@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..errors import UsageError
 from ..lab import lab as labs
-from . import floor, gate, machine, many, moves, places, processors, report, summary, words
+from . import floor, gate, machine, many, moves, places, processors, report, summary, wake, words
 from .compare import Session, Side
 from .moves import LIMITS
 from .places import PATHS, Guests, Host, Place
@@ -31,6 +31,7 @@ _KEYS = tuple(one.key for one in (*TARGETS, *LIMITS, *many.BOUNDS))
 #: What they begin with.
 _GROUPS = tuple(dict.fromkeys(key.split("-")[0] for key in _KEYS))
 _MANY_ROUNDS = 3
+_WAKE_ROUNDS = 3
 _QUICK_SIZES = "0,8,64,1K,8K,64K,1M,4M"
 
 Cpus = Annotated[
@@ -190,6 +191,31 @@ def many_command(
         many.draw(path, records, machine.line(described))
 
     console.print(_files(output, "ivc-many-1", described, data, draw))
+
+
+@app.command("wake")
+def wake_command(
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each setting.")] = _WAKE_ROUNDS,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Time of one run.")] = 0.5,
+    cpus: Cpus = None,
+    output: Annotated[
+        Path, typer.Option(help="Where to write: this name with .json and .png.")
+    ] = Path("ivc-wake"),
+) -> None:
+    """Moderation of wake-ups: latency and processor time against IVC_MODERATION."""
+    _check_folder(output)
+    pair = processors.choose(cpus)
+    with Steps(rounds * len(wake.kinds()) * len(wake.SETTINGS)) as steps:
+        records = wake.sweep(pair, rounds, seconds, steps.count)
+    console = Console()
+    console.print(report.wake_table(records))
+    described = machine.describe()
+    data = {"rounds": rounds, "seconds": seconds, "results": records}
+
+    def draw(path: Path) -> None:
+        wake.draw(path, records, machine.line(described))
+
+    console.print(_files(output, "ivc-wake-1", described, data, draw))
 
 
 @app.command("gate")

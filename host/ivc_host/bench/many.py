@@ -7,7 +7,6 @@ checked. As the bounds of the gate: how much longer with many ranks than with tw
 from __future__ import annotations
 
 import shutil
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,16 +59,7 @@ def sweep(
         for count in ranks:
             step(f"{count} ranks, round {number + 1}")
             found[count].append(measure(count, talkers))
-    return [_median(records) for records in found.values()]
-
-
-def _median(records: Sequence[Record]) -> Record:
-    return {
-        key: statistics.median(record[key] for record in records)
-        if isinstance(value, (int, float))
-        else value
-        for key, value in records[0].items()
-    }
+    return [programs.median(records) for records in found.values()]
 
 
 @dataclass(frozen=True)

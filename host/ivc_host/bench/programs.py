@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,16 @@ def records(output: str) -> list[Record]:
             except ValueError:
                 continue
     return found
+
+
+def median(found: Sequence[Record]) -> Record:
+    """Of several runs of one thing: the median of each figure."""
+    return {
+        key: statistics.median(record[key] for record in found)
+        if isinstance(value, (int, float))
+        else value
+        for key, value in found[0].items()
+    }
 
 
 def end(child: subprocess.Popen[str]) -> None:

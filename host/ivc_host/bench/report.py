@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from . import gate
+from . import gate, wake
 from .compare import Sample, ratio
 from .gate import Verdict
 from .programs import Record
@@ -73,6 +73,29 @@ def many_table(records: Sequence[Record]) -> Table:
             *(f"{bytes_ / 1024:.0f} KiB" for bytes_ in memory),
             *(f"{us * 1000:.1f} ns" for us in times),
         )
+    return out
+
+
+def wake_table(records: Sequence[Record]) -> Table:
+    """A row for each kind of messages and each setting."""
+    out = Table(title="Moderation of wake-ups")
+    out.add_column("messages of 64 B")
+    heads = ("IVC_MODERATION", "median", "p99", "receiver's processor", "wake-ups", "a call that sends")
+    for head in heads:
+        out.add_column(head, justify="right")
+    before = ""
+    for record in records:
+        name = wake.label(record)
+        if before and name != before:
+            out.add_section()
+        out.add_row(
+            name if name != before else "",
+            record["setting"],
+            *(time_text(record[key]) for key in ("p50_us", "p99_us", "receiver_cpu_us")),
+            f"{record['receiver_wakes']:.2f}",
+            time_text(record["send_us"]),
+        )
+        before = name
     return out
 
 
