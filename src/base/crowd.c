@@ -1,6 +1,9 @@
 /* Who waits for our processor: see crowd.h. */
 #include "base/crowd.h"
 
+#include "base/util.h"
+
+#include <sched.h>
 #include <sys/resource.h>
 
 enum {
@@ -22,8 +25,18 @@ bool ivc_crowd_waits(struct ivc_crowd *crowd)
 {
     if (crowd->idle % TURNS_PER_LOOK == 0)
         look(crowd);
-    if (crowd->yields == 0)
+    if (crowd->yields == 0 || (int64_t)(crowd->ours_until - ivc_cycles()) > 0)
         return false;
     crowd->yields--;
     return true;
+}
+
+void ivc_crowd_give_way(struct ivc_crowd *crowd, uint64_t long_cycles)
+{
+    uint64_t start = ivc_cycles(), now;
+
+    sched_yield();
+    now = ivc_cycles();
+    crowd->given += now - start;
+    crowd->ours_until = long_cycles > 0 && now - start > long_cycles ? now + (now - start) : now;
 }

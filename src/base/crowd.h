@@ -8,6 +8,10 @@
  * as well.  So it is seen without asking who else there is, and ends by itself when they are gone.
  * A thread that is alone on its processor asks once in so many turns, and calls nothing else.
  *
+ * Another rank that waits as well soon gives way in turn.  Whoever keeps the processor for as long as the
+ * kernel lets it does not: then we take as much time for ourselves before we give way again.  What we are
+ * in may be no wait at all, but a program that works and looks now and then whether something has come.
+ *
  * One thread at a time.  Several that take turns see each other's counts change, and give way once
  * too often.
  */
@@ -23,11 +27,17 @@ struct ivc_crowd {
     uint32_t idle;              /* turns since something was found */
     uint32_t yields;            /* yet to be made before the kernel is asked again */
     long switches;              /* as the kernel counted them last */
+    uint64_t ours_until;        /* ivc_cycles(): then we give way again */
+    uint64_t given;             /* of them, to others */
 };
 
 bool ivc_crowd_waits(struct ivc_crowd *crowd);
 
-/* After each turn; true: call sched_yield(2), holding nothing. */
+/* Calls sched_yield(2).  `long_cycles` of ivc_cycles() is what nobody needs who gives way in turn; 0: that
+ * is not known yet. */
+void ivc_crowd_give_way(struct ivc_crowd *crowd, uint64_t long_cycles);
+
+/* After each turn; true: call ivc_crowd_give_way(), holding nothing. */
 static inline bool ivc_crowd_turn(struct ivc_crowd *crowd, bool found)
 {
     crowd->idle = found ? 0 : crowd->idle + 1;

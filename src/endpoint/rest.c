@@ -14,8 +14,12 @@ enum {
     JUMPS_WITHIN_US = 100000,   /* two of them: it was not by chance */
     CROWDED_FOR_US = 200000,    /* then it is tried again */
     LOOKS_IN_A_ROW = 16,        /* between jumps: else the caller has other work in between its turns */
+    WORK_US = 1,                /* between two turns: so has it then; who only waits needs a tenth */
+    WORK_SEEN = 4,              /* by a look; an interrupt, which comes seldom, looks the same: */
+    WORK_MAX = 16,              /* less is forgotten, with each look that sees none */
+    SPIN_AGAIN_US = 10,         /* after a sleep */
     SLEEP_MIN_US = 50,
-    SLEEP_MAX_US = 20000,
+    SLEEP_MAX_US = 50000,       /* no sleep is longer (wait.c) */
     SLEEP_CAUTIOUS_US = 1000,
     SLEEP_PART = 16,            /* of the time waited: whatever else ends the wait comes that much later */
     SLEEP_PART_CAUTIOUS = 64,
@@ -58,16 +62,27 @@ static bool know_cycles(struct ivc_rest *rest)
     return true;
 }
 
-static void see_jump(struct ivc_rest *rest, const struct ivc_crowd *crowd, uint64_t now)
+/* The processor was away for so long, or the caller. */
+static void see_jump(struct ivc_rest *rest, const struct ivc_crowd *crowd, uint64_t now, uint64_t step)
 {
-    if (rest->looks < LOOKS_IN_A_ROW) {
-        rest->since = now;      /* the caller did something else: this is no wait yet */
-    } else if (crowd->yields == 0) {
+    rest->since += step;        /* nobody waited meanwhile */
+    if (rest->looks >= LOOKS_IN_A_ROW && crowd->yields == 0) {
         if (now - rest->jumped < JUMPS_WITHIN_US * rest->cycles_per_us)
             rest->crowded_until = now + CROWDED_FOR_US * rest->cycles_per_us;
         rest->jumped = now;
     }
     rest->looks = 0;
+}
+
+static void see_turns(struct ivc_rest *rest, uint64_t now, bool work)
+{
+    rest->looks++;
+    if (!work)
+        rest->work -= rest->work > 0;
+    else
+        rest->work = IVC_MIN(rest->work + WORK_SEEN, WORK_MAX);
+    if (rest->work == WORK_MAX)
+        rest->since = now;      /* nobody waits yet */
 }
 
 static uint64_t spin_cycles(const struct ivc_rest *rest, const struct ivc_crowd *crowd,
@@ -83,19 +98,23 @@ static uint64_t spin_cycles(const struct ivc_rest *rest, const struct ivc_crowd 
 void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd)
 {
     uint64_t now = ivc_cycles();
-    uint64_t step = now - rest->last;
+    uint64_t step = now - rest->last, given = crowd->given - rest->given, spin;
 
     rest->last = now;
+    rest->given = crowd->given;
     rest->due_at = UINT32_MAX;
     if (rest->spin_ns == IVC_REST_NEVER || !know_cycles(rest))
         return;
     if (crowd->idle < IVC_CROWD_TURNS + 2 * IVC_REST_LOOK_EVERY)
         rest->since = now;      /* the first look of this wait */
     else if (step > JUMP_US * rest->cycles_per_us)
-        see_jump(rest, crowd, now);
+        see_jump(rest, crowd, now, step);
     else
-        rest->looks++;
-    if (now - rest->since >= spin_cycles(rest, crowd, now))
+        see_turns(rest, now, step - IVC_MIN(given, step)
+                             > IVC_REST_LOOK_EVERY * WORK_US * rest->cycles_per_us);
+    spin = spin_cycles(rest, crowd, now);
+    if (now - rest->since >= spin && rest->work == 0
+        && now - rest->rested >= IVC_MIN(spin, SPIN_AGAIN_US * rest->cycles_per_us))
         rest->due_at = crowd->idle;
 }
 
@@ -118,7 +137,8 @@ uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken, bool alone)
 
 void ivc_rest_is_over(struct ivc_rest *rest, uint64_t asked_ns, uint64_t slept_ns)
 {
-    rest->last = ivc_cycles();      /* and the next one is due, if the wait goes on */
+    rest->last = rest->rested = ivc_cycles();
+    rest->due_at = UINT32_MAX;
     if (slept_ns >= asked_ns && asked_ns > 0)
         rest->late_ns = IVC_MIN(slept_ns - asked_ns, (uint64_t)LATE_MAX_US * 1000);
 }

@@ -2,8 +2,9 @@
  * Rest: when somebody who waits by calling progress again and again is made to sleep in between.
  *
  * MPI libraries wait in no other way.  A wait is a row of turns that find nothing, one right after the
- * other.  It is spent in turns at first, because what is about to come then comes soonest; how long,
- * `IVC_SPIN` says, or what is seen of the machine does:
+ * other: a caller that works in between, and only looks now and then whether something has come, would be
+ * kept from its work.  It is spent in turns at first, because what is about to come then comes soonest, and
+ * for a moment after each sleep; how long, `IVC_SPIN` says, or what is seen of the machine does:
  *
  *  - While everybody has a processor, long: some twenty times what waking costs, so that being woken
  *    makes no wait longer by more than a twentieth.
@@ -27,9 +28,12 @@ enum { IVC_REST_LOOK_EVERY = 8 };       /* turns that found nothing */
 struct ivc_rest {
     uint32_t due_at;        /* turns in vain after which sleep is due */
     uint64_t spin_ns;       /* IVC_SPIN; see IVC_REST_ADAPTIVE */
-    uint64_t since;         /* when this wait began */
+    uint64_t since;         /* when this wait began, or later by what others took of it */
     uint64_t last;          /* the last look at the clock */
-    uint32_t looks;         /* since the clock has jumped */
+    uint64_t rested;        /* when the last sleep was over */
+    uint64_t given;         /* crowd.h, at the last look */
+    uint32_t work;          /* how much the caller seems to do between its turns */
+    uint32_t looks;         /* one after the other, of a wait, since the clock has jumped */
     uint64_t jumped;        /* when it did */
     uint64_t crowded_until;
     uint64_t looked_ns;     /* when neighbours were looked for, and what was found: */

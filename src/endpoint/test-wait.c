@@ -213,6 +213,37 @@ static void test_timeout(void)
     close_pair();
 }
 
+/* `n` turns that find nothing, with so much work in between; whether a sleep was due after one of them. */
+static bool look_and_work(unsigned n, uint64_t work_ns)
+{
+    struct ivc_endpoint *endpoint = a.endpoint;
+
+    endpoint->rest.rested = 0;
+    for (unsigned i = 0; i < n && endpoint->rest.rested == 0; i++) {
+        uint64_t start = ivc_now_ns();
+
+        CHECK_EQ(ivc_endpoint_progress(endpoint), 0);
+        ivc_endpoint_rest(endpoint, IVC_COMPANY_NONE, false, UINT64_MAX);
+        while (work_ns > 0 && ivc_now_ns() - start < work_ns) { }
+    }
+    return endpoint->rest.rested != 0;
+}
+
+/* Who only waits comes to sleep; who works, and looks now and then, never does. */
+static void test_rest(void)
+{
+    open_pair();
+    exchange();
+    CHECK(look_and_work(UINT32_MAX, 0));
+    CHECK(!look_and_work(5000, 10 * 1000));
+    send_one(&b);
+    while (a.got == ROUNDS)
+        ivc_endpoint_progress(a.endpoint);
+    CHECK(!look_and_work(5000, 10 * 1000));
+    CHECK(look_and_work(UINT32_MAX, 0));
+    close_pair();
+}
+
 enum { US = 1000 };
 
 /* Whether it may be woken at once, by one who says so at `now_us`, was woken and has sent or not since. */
@@ -300,6 +331,7 @@ static const struct check_case cases[] = {
     { "datagrams are lost", test_lost, 0 },
     { "datagrams of strangers", test_disturbed, 0 },
     { "nobody comes", test_timeout, 0 },
+    { "rest, and work", test_rest, 0 },
     { "moderation: a number", test_moderation_fixed, 0 },
     { "moderation: adaptive", test_moderation_adaptive, 0 },
     { "moderation: wrong words", test_moderation_words, 0 },

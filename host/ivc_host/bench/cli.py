@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..errors import UsageError
 from ..lab import lab as labs
-from . import floor, gate, machine, many, moves, places, processors, report, summary, wake, words
+from . import apps, floor, gate, machine, many, moves, places, processors, report, summary, wake, words
 from .compare import Session, Side
 from .moves import LIMITS
 from .places import PATHS, Guests, Host, Place
@@ -191,6 +191,48 @@ def many_command(
         many.draw(path, records, machine.line(described))
 
     console.print(_files(output, "ivc-many-1", described, data, draw))
+
+
+@app.command("apps")
+def apps_command(
+    only: Annotated[
+        str | None, typer.Option(help=f"Programs to run: {', '.join(apps.APPS)}.")
+    ] = None,
+    sides: Annotated[
+        str, typer.Option(help="Where and how, the first is the reference.")
+    ] = ",".join(apps.SIDES),
+    guests: Annotated[int, typer.Option(help="So many guests and ranks: 2 or 4.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="How often the sides take turns.")] = 5,
+    hypervisor: Annotated[str, typer.Option(help="Kind of guests.")] = "uml",
+    cpus: Cpus = None,
+    output: Annotated[
+        Path, typer.Option(help="Where to write: this name with .json and .png.")
+    ] = Path("ivc-apps"),
+) -> None:
+    """LAMMPS, HPCC and kernels that communicate: guests against processes of this host."""
+    if guests not in (2, 4):
+        raise UsageError(f"{guests} guests", hint="choose --guests 2 or --guests 4")
+    keys = _choice(only, tuple(apps.APPS), "program") if only else list(apps.APPS)
+    names = _choice(sides, apps.SIDES, "side")
+    if names[0] != apps.NATIVE or len(names) == 1:
+        raise UsageError(f"sides {sides}", hint=f"{apps.NATIVE} first, then what is held against it")
+    _check_folder(output)
+    places.require_plugin()
+    chosen = [apps.APPS[key] for key in keys]
+    with ExitStack() as stack:
+        steps = stack.enter_context(Steps(len(chosen) * rounds * len(names)))
+        pair = processors.choose(cpus)
+        results = apps.compare(chosen, names, guests, hypervisor, rounds, pair, steps, stack)
+    console = Console()
+    console.print(report.apps_table(results))
+    console.print(report.state_line(results.samples))
+    described = machine.describe()
+
+    def draw(path: Path) -> None:
+        apps.draw(path, results, f"{guests} ranks: {machine.line(described)}")
+
+    data = {"guests": guests, "hypervisor": hypervisor, **results.as_dict()}
+    console.print(_files(output, "ivc-apps-1", described, data, draw))
 
 
 @app.command("wake")

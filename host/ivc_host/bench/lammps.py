@@ -23,6 +23,9 @@ DEFAULT_INPUT = EXAMPLES / "melt" / "in.melt"
 
 _LOOP = re.compile(r"^Loop time of (\S+) on (\d+) procs for (\d+) steps with (\d+) atoms")
 _COMM = re.compile(r"^Comm\s*\|\s*\S+\s*\|\s*(\S+)\s*\|")
+#: The other way to print a state (thermo_style multi): a head, then lines of NAME = value.
+_MULTI = re.compile(r"^-+ Step +(\d+) ")
+_NAMED = re.compile(r"\w+ *= +([-+0-9.eE]+)")
 _NUMBERS = re.compile(r"^\s*\d+(\s+[-+0-9.eE]+)+\s*$")
 
 
@@ -50,15 +53,20 @@ def parse(output: str) -> Result:
     loop = comm = 0.0
     steps = atoms = 0
     thermo: list[tuple[str, ...]] = []
-    in_table = False
+    in_table = in_multi = False
     for line in output.splitlines():
         if found := _LOOP.match(line):
             loop += float(found[1])
             steps += int(found[3])
             atoms = int(found[4])
-            in_table = False
+            in_table = in_multi = False
         elif found := _COMM.match(line):
             comm += float(found[1])
+        elif found := _MULTI.match(line):
+            in_multi = True
+            thermo.append((found[1],))
+        elif in_multi and "=" in line:
+            thermo[-1] += tuple(_NAMED.findall(line))
         elif line.split()[:1] == ["Step"]:
             in_table = True
         elif in_table and _NUMBERS.match(line):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from rich.table import Table
 
-from . import gate, wake
+from . import apps, gate, wake
 from .compare import Sample, ratio
 from .gate import Verdict
 from .programs import Record
@@ -76,11 +77,35 @@ def many_table(records: Sequence[Record]) -> Table:
     return out
 
 
+def apps_table(results: apps.Results) -> Table:
+    """A row for each program: its time on this host, the ratio of each other side to it, round by round,
+    and what share of the time the ranks were in MPI."""
+    out = Table(title="Applications (in brackets: share of the time in MPI)")
+    out.add_column("program")
+    for side in results.sides:
+        out.add_column(apps.LABELS[side], justify="right")
+    for part in results.parts():
+        cells = []
+        for side in results.sides:
+            seconds = results.values(side, part, "seconds")
+            share = statistics.median(results.values(side, part, "share"))
+            found = results.ratio(side, part)
+            if side == apps.NATIVE:
+                text = time_text(statistics.median(seconds) * 1e6)
+            elif found is None:
+                text = "no comparable round"
+            else:
+                text = f"{ratio_text(found.median)} ({found.spread()})"
+            cells.append(f"{text} [{share:.0%}]".replace("[", "\\["))
+        out.add_row(part, *cells)
+    return out
+
+
 def wake_table(records: Sequence[Record]) -> Table:
     """A row for each kind of messages and each setting."""
     out = Table(title="Moderation of wake-ups")
-    out.add_column("messages of 64 B")
-    heads = ("IVC_MODERATION", "median", "p99", "receiver's processor", "wake-ups", "a call that sends")
+    out.add_column("64 B", no_wrap=True)
+    heads = ("setting", "median", "p99", "receiver's CPU", "wake-ups", "sender's call")
     for head in heads:
         out.add_column(head, justify="right")
     before = ""

@@ -48,7 +48,7 @@ def sweep(pair: tuple[int, int], rounds: int, seconds: float, step: Callable[[st
 def label(record: Record) -> str:
     """What was sent."""
     if record["test"] == "answer":
-        return f"answered, {record['interval_us']:g} us after the last answer"
+        return f"answered, {record['interval_us']:g} us apart"
     return f"one way, every {record['interval_us']:g} us"
 
 
