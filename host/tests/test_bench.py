@@ -16,6 +16,7 @@ import pytest
 
 from ivc_host import paths
 from ivc_host.bench import (
+    apps,
     cli,
     fabric,
     floor,
@@ -268,6 +269,64 @@ def test_lammps_without_a_timing_is_a_fault() -> None:
         lammps.parse("ERROR: unknown command")
 
 
+def test_lammps_states_of_several_lines_are_read() -> None:
+    found = lammps.parse(
+        "---------------- Step        0 ----- CPU =      0.0000 (sec) ----------------\n"
+        "TotEng   =     -5237.4580 KinEng   =      1134.9186 Temp     =       282.1005 \n"
+        "PotEng   =     -6372.3766\n"
+        "---------------- Step       50 ----- CPU =      1.9827 (sec) ----------------\n"
+        "TotEng   =     -5247.5537 KinEng   =      1132.4000 Temp     =       281.4745 \n"
+        "Loop time of 0.5 on 2 procs for 50 steps with 2004 atoms\n"
+        "Total = 7\n"
+    )
+    assert found.thermo == (
+        ("0", "-5237.4580", "1134.9186", "282.1005", "-6372.3766"),
+        ("50", "-5247.5537", "1132.4000", "281.4745"),
+    )
+
+
+HPCC_SUMMARY = """\
+Success=1
+HPL_time=1.5
+PTRANS_time=0.01
+PTRANS_residual=0
+MPIRandomAccess_time=3.5
+MPIRandomAccess_ErrorsFraction=0
+MPIFFT_N=262144
+MPIFFT_Gflops=0.5
+MPIFFT_maxErr=1.2e-15
+"""
+
+
+def test_hpcc_is_read_and_what_is_wrong_is_seen() -> None:
+    read = apps.APPS["hpcc"].read
+    seconds = {one["test"]: one["seconds"] for one in read(HPCC_SUMMARY)}
+    assert set(seconds) == set(apps.APPS["hpcc"].parts)
+    assert seconds["hpcc-fft"] == pytest.approx(5 * 262144 * 18 / 0.5e9)
+    for right, wrong in (("Success=1", "Success=0"), ("residual=0", "residual=20"),
+                         ("Fraction=0", "Fraction=0.5"), ("1.2e-15", "1.2")):  # fmt: skip
+        with pytest.raises(programs.BenchError, match="a result is wrong"):
+            read(HPCC_SUMMARY.replace(right, wrong))
+    with pytest.raises(programs.BenchError, match="cannot be read"):
+        read("Success=1")
+
+
+def test_programs_that_come_to_different_results_are_seen() -> None:
+    def results(*checks: object) -> apps.Results:
+        session = Session(lambda: Floor(0.1, 100.0))
+        for number, check in enumerate(checks):
+            record = {"test": "kernel-halo", "bytes": 0, "seconds": 1.0, "share": 0.5, "check": check}
+            session.take(apps.NATIVE, lambda record=record: [record], number)
+        return apps.Results([apps.APPS["kernel-halo"]], [apps.NATIVE], session)
+
+    results(1.5, 1.5).check()
+    with pytest.raises(programs.BenchError, match="different results"):
+        results(1.5, 1.6).check()
+    other = lammps.parse(LAMMPS_OUTPUT.replace("5.6615925", "5.7"))
+    with pytest.raises(programs.BenchError, match="different results"):
+        results(lammps.parse(LAMMPS_OUTPUT), other).check()
+
+
 def test_memory_use_is_summed_over_ranks() -> None:
     line = "ivc: rank {} on host g1, peer 1 on host g2: memory: sent 10 packets 400 bytes, received"
     found = memory.memory_use("noise\n" + line.format(0) + "\n" + line.format(1) + "\n")
@@ -423,6 +482,20 @@ def test_wake_writes_table_file_and_plot(tmp_path: Path) -> None:
     assert not list(Path("/dev/shm").glob("ivc-bench-*"))
 
 
+def test_apps_writes_table_file_and_plot(tmp_path: Path) -> None:
+    built("bench_kernels")
+    done = ivc("bench", "apps", "--only", "kernel-halo,kernel-sparse", "--sides", "native,native-ivc",
+               "--rounds", "1", "--output", str(tmp_path / "out"))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert len(data["samples"]) == 4
+    records = [record for sample in data["samples"] for record in sample["records"]]
+    assert {record["test"] for record in records} == {"kernel-halo", "kernel-sparse"}
+    assert all(record["seconds"] > 0 and 0 < record["share"] < 1 for record in records)
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(Path("/dev/shm").glob("ivc-bench-*"))
+
+
 @pytest.mark.parametrize("name", ["bench_floor", "bench_libivc", "bench_wake"])
 def test_programs_explain_themselves_and_refuse_nonsense(name: str) -> None:
     program = built(name)
@@ -524,6 +597,9 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         (["gate", "--only", "moon"], "no target named 'moon'"),
         (["many", "--output", "/nonexistent/x"], "no folder /nonexistent"),
         (["wake", "--output", "/nonexistent/x"], "no folder /nonexistent"),
+        (["apps", "--only", "tetris"], "no program named 'tetris'"),
+        (["apps", "--guests", "3"], "3 guests"),
+        (["apps", "--sides", "guests-ivc"], "native first"),
     ],
 )
 def test_nonsense_gets_one_line(words: list[str], said: str) -> None:

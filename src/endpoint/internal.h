@@ -297,7 +297,7 @@ void ivc_poll_forget(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint);
 /* The same for the rings that this made unwatched, a moment later. */
 bool ivc_poll_any_ready(struct ivc_endpoint *endpoint);
-/* We sleep: our own threads wake us, and those who ring as well when they are told. */
+/* We sleep: our own threads wake us, those who have no room, and those who ring as well when they are told. */
 void ivc_poll_lie_down(struct ivc_endpoint *endpoint, bool tell);
 void ivc_poll_get_up(struct ivc_endpoint *endpoint);
 /* Whether a doorbell was rung, or there is news of peers. */

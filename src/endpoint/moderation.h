@@ -3,8 +3,8 @@
  *
  * A wake-up costs whoever sends a system call and whoever sleeps some microseconds, so messages that come one by
  * one cost more than what is in them.  A sleeper that is moderated keeps still for a while after it was
- * woken: it sleeps without saying so, and finds what has come meanwhile all at once.  Nobody knows that it
- * does, so nothing can be lost by it; a message is seen later by that while at most.
+ * woken: it sleeps without asking to be woken, and finds what has come meanwhile all at once.  A message is seen
+ * later by that while at most; whoever has no room for another wakes it all the same.
  *
  * `IVC_MODERATION` says how much time there is between two wake-ups at least.  By default only those keep
  * still who were woken several times, each time soon after they had lain down, and have sent nothing: they

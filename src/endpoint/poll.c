@@ -466,6 +466,8 @@ void ivc_poll_lie_down(struct ivc_endpoint *endpoint, bool tell)
     ivc_store_relaxed(&endpoint->asleep, 1);
     if (endpoint->home.region && tell)
         ivc_region_lie_down(endpoint->home.region);
+    else if (endpoint->home.region)
+        ivc_region_keep_still(endpoint->home.region);
     atomic_thread_fence(memory_order_seq_cst);  /* see ivc_endpoint_leave_to_progress() */
     pthread_mutex_unlock(&endpoint->gate.lock);
 }

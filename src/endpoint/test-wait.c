@@ -326,6 +326,36 @@ static void test_moderated(void)
     close_pair();
 }
 
+static bool is_told(const struct node *node)
+{
+    struct pollfd ready = { .fd = node->endpoint->wake.here, .events = POLLIN };
+
+    return poll(&ready, 1, 0) == 1;
+}
+
+/* Who keeps still hears of it when there is no room for more, once, and of nothing before. */
+static void test_insisted(void)
+{
+    struct iovec iov = { "hello", 5 };
+    int r;
+
+    open_pair();
+    exchange();
+    (void)ivc_wake_take(&a.endpoint->wake);
+    CHECK(!ivc_poll_unwatch_all(a.endpoint));
+    ivc_poll_lie_down(a.endpoint, false);
+    send_one(&b);
+    CHECK(!is_told(&a));
+    while ((r = ivc_endpoint_send(b.endpoint, b.peer, 1, &iov, 1)) == 0) { }
+    CHECK_EQ(r, IVC_E_FULL);
+    CHECK(is_told(&a));
+    CHECK(ivc_wake_take(&a.endpoint->wake));
+    CHECK_EQ(ivc_endpoint_send(b.endpoint, b.peer, 1, &iov, 1), IVC_E_FULL);
+    CHECK(!is_told(&a));
+    ivc_poll_get_up(a.endpoint);
+    close_pair();
+}
+
 static const struct check_case cases[] = {
     { "woken by the other", test_woken, 0 },
     { "datagrams are lost", test_lost, 0 },
@@ -336,5 +366,6 @@ static const struct check_case cases[] = {
     { "moderation: adaptive", test_moderation_adaptive, 0 },
     { "moderation: wrong words", test_moderation_words, 0 },
     { "moderated", test_moderated, 0 },
+    { "no room for more", test_insisted, 0 },
 };
 CHECK_MAIN(cases)

@@ -13,7 +13,7 @@
  *
  * Who sleeps has turned away from every ring and said so; who rings then wakes it (wake.h).  Either the
  * sleeper's look at the summary comes after the ringer's bit, or the ringer's look at `sleep` after the
- * sleeper's word.
+ * sleeper's word.  Who keeps still sleeps as well, and is woken only by one who finds no room.
  */
 #include "region/internal.h"
 
@@ -68,6 +68,20 @@ void ivc_doorbell_ring(const struct ivc_doorbell *bell)
     if (__builtin_expect(atomic_load(&bell->bell->sleep) == IVC_ASLEEP, 0) && bell->wake
         && ivc_cas(&bell->bell->sleep, (uint32_t)IVC_ASLEEP, (uint32_t)IVC_RUNG))
         ivc_wake_send(bell->wake, &bell->sleeper);
+}
+
+void ivc_doorbell_insist(const struct ivc_doorbell *bell)
+{
+    /* Relaxed: whoever has no room asks again and again, and what is in the ring has been rung for. */
+    if (ivc_load_relaxed(&bell->bell->sleep) == IVC_STILL && bell->wake
+        && ivc_cas(&bell->bell->sleep, (uint32_t)IVC_STILL, (uint32_t)IVC_RUNG))
+        ivc_wake_send(bell->wake, &bell->sleeper);
+}
+
+void ivc_region_keep_still(struct ivc_region *region)
+{
+    /* Relaxed: as in ivc_doorbell_insist(). */
+    ivc_store_relaxed(&inbox(region, region->self.slot)->sleep, IVC_STILL);
 }
 
 void ivc_region_lie_down(struct ivc_region *region)

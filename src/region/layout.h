@@ -162,8 +162,8 @@ struct ivc_layout_bell {
 };
 _Static_assert(sizeof(struct ivc_layout_bell) == 64, "one cache line");
 
-/* Written by the owner; by whoever wakes it, from ASLEEP to RUNG, so that one does it. */
-enum ivc_sleep { IVC_AWAKE, IVC_ASLEEP, IVC_RUNG };
+/* Written by the owner; by whoever wakes it, from ASLEEP or STILL to RUNG, so that one does it. */
+enum ivc_sleep { IVC_AWAKE, IVC_ASLEEP, IVC_RUNG, IVC_STILL };
 
 /* Owner word of a block: 0 is free, else slot + 1 (12 bits and one) and generation (19 bits). */
 static inline uint32_t ivc_layout_owner(uint32_t slot, uint32_t generation)

@@ -252,6 +252,8 @@ struct ivc_doorbell {
 };
 int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doorbell *ret_bell);
 void ivc_doorbell_ring(const struct ivc_doorbell *bell);
+/* There is no room for more: wakes a receiver that keeps still although something has come. */
+void ivc_doorbell_insist(const struct ivc_doorbell *bell);
 
 /* Our own side: say whether we look at the ring of `slot` by ourselves. */
 void ivc_region_set_watched(struct ivc_region *region, uint32_t slot, bool watched);
@@ -262,6 +264,8 @@ void ivc_region_ring_self(struct ivc_region *region, uint32_t slot);
 /* We are about to sleep: whoever rings from now on wakes us, and who rang before is seen by a look at
  * the summary after this. */
 void ivc_region_lie_down(struct ivc_region *region);
+/* We sleep, and need not be woken before somebody has no room for more. */
+void ivc_region_keep_still(struct ivc_region *region);
 void ivc_region_get_up(struct ivc_region *region);
 /* From another thread: wakes ours, if it sleeps. */
 void ivc_region_wake_self(struct ivc_region *region);
