@@ -9,6 +9,7 @@
 enum {
     TURNS_PER_LOOK = 1024,      /* some 30 us, of which a look takes one */
     YIELDS_PER_LOOK = TURNS_PER_LOOK,
+    OUR_PART = 2,               /* of what was taken at once */
 };
 
 static void look(struct ivc_crowd *crowd)
@@ -38,5 +39,5 @@ void ivc_crowd_give_way(struct ivc_crowd *crowd, uint64_t long_cycles)
     sched_yield();
     now = ivc_cycles();
     crowd->given += now - start;
-    crowd->ours_until = long_cycles > 0 && now - start > long_cycles ? now + (now - start) : now;
+    crowd->ours_until = long_cycles > 0 && now - start > long_cycles ? now + (now - start) / OUR_PART : now;
 }

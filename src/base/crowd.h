@@ -9,8 +9,8 @@
  * A thread that is alone on its processor asks once in so many turns, and calls nothing else.
  *
  * Another rank that waits as well soon gives way in turn.  Whoever keeps the processor for as long as the
- * kernel lets it does not: then we take as much time for ourselves before we give way again.  What we are
- * in may be no wait at all, but a program that works and looks now and then whether something has come.
+ * kernel lets it does not: then we take half of that for ourselves before we give way again.  What we
+ * are in may be no wait at all, but a program that works and looks now and then whether something has come.
  *
  * One thread at a time.  Several that take turns see each other's counts change, and give way once
  * too often.
