@@ -8,6 +8,8 @@
 #include "base/util.h"
 #include "endpoint/remote.h"
 
+#include <sched.h>
+
 enum { LONG_US = 1000 };    /* between two messages of ranks that share a processor: seldom */
 
 static void cool(struct ivc_endpoint *endpoint, uint32_t i)
@@ -406,7 +408,9 @@ static __attribute__((noinline)) int end_turn_in_vain(struct ivc_endpoint *endpo
 
     ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
     leave(endpoint);
-    if (give_way)
+    if (give_way && endpoint->threads)
+        sched_yield();      /* others may be in progress by now: nothing is noted */
+    else if (give_way)
         ivc_crowd_give_way(&endpoint->crowd, LONG_US * endpoint->rest.cycles_per_us);
     return 0;
 }
