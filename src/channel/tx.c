@@ -165,6 +165,13 @@ int ivc_tx_refresh(struct ivc_tx *tx)
     return 0;
 }
 
+/* The receiver has not taken enough. */
+static int no_room(const struct ivc_tx *tx)
+{
+    ivc_doorbell_insist(&tx->bell);
+    return IVC_E_FULL;
+}
+
 /* Room for `n` more slots. */
 static int need_slots(struct ivc_tx *tx, uint32_t n)
 {
@@ -175,7 +182,7 @@ static int need_slots(struct ivc_tx *tx, uint32_t n)
     r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
-    return tx->tail - tx->head + n <= (uint64_t)tx->mask + 1 ? 0 : IVC_E_FULL;
+    return tx->tail - tx->head + n <= (uint64_t)tx->mask + 1 ? 0 : no_room(tx);
 }
 
 /* Splits: the first `head_len` bytes to `head`, the others to `body`. */
@@ -207,7 +214,7 @@ static int arena_take(struct ivc_tx *tx, uint32_t len, uint32_t *ret_offset)
         if (r < 0)
             return r;
         if (tx->arena_tail + need - tx->arena_head > tx->arena_size)
-            return IVC_E_FULL;
+            return no_room(tx);
     }
     *ret_offset = skip ? 0 : at;
     tx->arena_tail += need;

@@ -116,8 +116,6 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
      * earlier, but a store that has been executed before a page is taken away reaches that page: who
      * takes it away waits until all processors have done with the old translation. */
     atomic_signal_fence(memory_order_seq_cst);
-    if (__builtin_expect(r == IVC_E_FULL, 0))
-        ivc_doorbell_insist(&peer->tx.bell);
     if (!ivc_region_is_intact(endpoint->home.region) && r == 0)
         keep_unsure(endpoint, peer, at, tag, iov, n_iov);
     return r;
