@@ -322,14 +322,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_floor: chunk must divide both 1 MiB and the ring's size\n");
         return 2;
     }
-    for (int i = 1; i >= 0; i--) {      /* both, so that the far end cannot fail at it */
-        error = bench_pin(options.cpus[i]);
-        if (error < 0) {
-            fprintf(stderr, "bench_floor: cannot use processor %d: %s; see --cpus\n",
-                    options.cpus[i], strerror(-error));
-            return 1;
-        }
-    }
+    for (int i = 1; i >= 0; i--)        /* both, so that the far end cannot fail at it */
+        bench_pin_or_exit(options.cpus[i]);
     signal(SIGCHLD, on_child);
     bench_clock_open();
     for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)

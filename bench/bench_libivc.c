@@ -10,8 +10,7 @@
  * two programs take them alike.
  */
 #include "sample.h"
-
-#include <ivc.h>
+#include "stream.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -46,25 +45,7 @@ static struct options options = {
 static ivc_connection *connection;
 static char *buffer;
 
-static void fail(const char *what, long code)
-{
-    fprintf(stderr, "bench_libivc: %s: %s\n", what,
-            *ivc_last_error() ? ivc_last_error() : ivc_strerror((int)code));
-    exit(1);
-}
-
-/* The tight loops that a latency-bound program would have: no time-out, no system call. */
-static void put(const void *bytes, size_t len)
-{
-    for (size_t done = 0; done < len;) {
-        ptrdiff_t n = ivc_write(connection, (const char *)bytes + done, len - done);
-
-        if (n < 0)
-            fail("write", n);
-        done += (size_t)n;
-    }
-}
-
+/* A tight loop, as put(). */
 static void get(void *bytes, size_t len)
 {
     for (size_t done = 0; done < len;) {
@@ -79,12 +60,12 @@ static void get(void *bytes, size_t len)
 static void round_client(const struct order *order)
 {
     if (order->test == TEST_LATENCY) {
-        put(buffer, order->bytes);
+        put(connection, buffer, order->bytes);
         get(buffer, order->bytes);
         return;
     }
     for (uint64_t i = 0; i < order->window; i++)
-        put(buffer, order->bytes);
+        put(connection, buffer, order->bytes);
     get(buffer, 1);
 }
 
@@ -92,12 +73,12 @@ static void round_server(const struct order *order)
 {
     if (order->test == TEST_LATENCY) {
         get(buffer, order->bytes);
-        put(buffer, order->bytes);
+        put(connection, buffer, order->bytes);
         return;
     }
     for (uint64_t i = 0; i < order->window; i++)
         get(buffer, order->bytes);
-    put(buffer, 1);
+    put(connection, buffer, 1);
 }
 
 static void serve(void)
@@ -112,7 +93,7 @@ static void serve(void)
         buffer = calloc(1, order.bytes + 1);
         if (!buffer)
             fail("memory for a message", -ENOMEM);
-        put("", 1);     /* ready: the client starts its clock after this */
+        put(connection, "", 1);     /* ready: the client starts its clock after this */
         for (uint64_t i = 0; i < order.rounds; i++)
             round_server(&order);
     }
@@ -124,7 +105,7 @@ static void announce(struct order *order, size_t rounds)
     char ready;
 
     order->rounds = rounds;
-    put(order, sizeof(*order));
+    put(connection, order, sizeof(*order));
     get(&ready, 1);
 }
 
@@ -214,7 +195,7 @@ static void drive(const size_t *sizes, int n)
         }
     }
     order.test = TEST_END;
-    put(&order, sizeof(order));
+    put(connection, &order, sizeof(order));
 }
 
 static ivc_context *join(uint32_t id)
@@ -258,24 +239,13 @@ static void client(const size_t *sizes, int n)
     ivc_deregister(context);
 }
 
-static void pin(int cpu)
-{
-    int error = bench_pin(cpu);
-
-    if (error < 0) {
-        fprintf(stderr, "bench_libivc: cannot use processor %d: %s; see --cpus\n", cpu,
-                strerror(-error));
-        exit(1);
-    }
-}
-
 /* Both sides here.  Forked before either registers: a registration does not survive a fork. */
 static int both(const size_t *sizes, int n)
 {
     pid_t parent = getpid(), child;
     int status;
 
-    pin(options.cpus[1]);       /* first here, so that the child cannot fail at it alone */
+    bench_pin_or_exit(options.cpus[1]);     /* first here, so that the child cannot fail at it alone */
     child = fork();
     if (child < 0)
         fail("fork", -errno);
@@ -286,7 +256,7 @@ static int both(const size_t *sizes, int n)
         server();
         return 0;
     }
-    pin(options.cpus[0]);
+    bench_pin_or_exit(options.cpus[0]);
     bench_clock_open();
     client(sizes, n);
     waitpid(child, &status, 0);

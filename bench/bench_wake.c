@@ -9,8 +9,7 @@
  * Both processes are of this host: their clocks are one.
  */
 #include "sample.h"
-
-#include <ivc.h>
+#include "stream.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -48,24 +47,6 @@ static ivc_context *context;
 static ivc_connection *connection;
 static bool answers;
 
-static void fail(const char *what, long code)
-{
-    fprintf(stderr, "bench_wake: %s: %s\n", what,
-            *ivc_last_error() ? ivc_last_error() : ivc_strerror((int)code));
-    exit(1);
-}
-
-static void put(const void *bytes, size_t len)
-{
-    for (size_t done = 0; done < len;) {
-        ptrdiff_t n = ivc_write(connection, (const char *)bytes + done, len - done);
-
-        if (n < 0)
-            fail("write", n);
-        done += (size_t)n;
-    }
-}
-
 /* Asleep whenever there is nothing. */
 static void get(void *bytes, size_t len)
 {
@@ -102,7 +83,7 @@ static void take(uint64_t n, struct bench_series *series)
     for (uint64_t i = 0; i < n; i++) {
         get(&message, sizeof message);
         if (answers)
-            put(&message, sizeof message);
+            put(connection, &message, sizeof message);
         else if (series)
             bench_series_add(series, bench_ticks_us(bench_ticks() - message.sent));
     }
@@ -130,9 +111,9 @@ static void receive(void)
     getrusage(RUSAGE_THREAD, &after);
     report.cpu_us = (cpu_us(&after) - cpu_us(&before)) / (double)n;
     report.wakes = (double)(after.ru_nvcsw - before.ru_nvcsw) / (double)n;
-    put(&report, sizeof report);
+    put(connection, &report, sizeof report);
     if (!answers)
-        put(series.us, n * sizeof *series.us);
+        put(connection, series.us, n * sizeof *series.us);
     bench_series_free(&series);
     ivc_close(connection);
     ivc_deregister(context);
@@ -148,7 +129,7 @@ static void give(uint64_t n, struct bench_series *series, double *send_us)
         while (bench_ticks_us(bench_ticks() - due) < options.interval_us) { }
         due = bench_ticks();
         message.sent = due;
-        put(&message, sizeof message);
+        put(connection, &message, sizeof message);
         *send_us += bench_ticks_us(bench_ticks() - due);
         if (answers) {
             get(&message, sizeof message);
@@ -188,7 +169,7 @@ static void send_all(void)
         fail("no receiver", error);
     if (bench_series_open(&series, n) < 0)
         fail("memory for the timings", -ENOMEM);
-    put(&n, sizeof n);
+    put(connection, &n, sizeof n);
     give_seldom(&series);
     give(WARM_UP, &series, &send_us);
     series.n = 0;
@@ -210,16 +191,6 @@ static void send_all(void)
     bench_series_free(&series);
     ivc_close(connection);
     ivc_deregister(context);
-}
-
-static void pin(int cpu)
-{
-    int error = bench_pin(cpu);
-
-    if (error == 0)
-        return;
-    fprintf(stderr, "bench_wake: cannot use processor %d: %s; see --cpus\n", cpu, strerror(-error));
-    exit(1);
 }
 
 static int usage(int code)
@@ -267,7 +238,7 @@ int main(int argc, char **argv)
     answers = !strcmp(options.test, "answer");
     options.magic = (uint64_t)parent << 20 | 0x77616b65;
     setenv("IVC_SPIN", "0", 0);
-    pin(options.cpus[1]);       /* first here, so that the child cannot fail at it alone */
+    bench_pin_or_exit(options.cpus[1]);     /* first here, so that the child cannot fail at it alone */
     child = fork();             /* before either registers: a registration does not survive it */
     if (child < 0)
         fail("fork", -errno);
@@ -278,7 +249,7 @@ int main(int argc, char **argv)
         receive();
         return 0;
     }
-    pin(options.cpus[0]);
+    bench_pin_or_exit(options.cpus[0]);
     bench_clock_open();
     send_all();
     waitpid(child, &status, 0);

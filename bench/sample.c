@@ -86,6 +86,17 @@ int bench_pin(int cpu)
     return sched_setaffinity(0, sizeof(set), &set) < 0 ? -errno : 0;
 }
 
+void bench_pin_or_exit(int cpu)
+{
+    int error = bench_pin(cpu);
+
+    if (error == 0)
+        return;
+    fprintf(stderr, "%s: cannot use processor %d: %s; see --cpus\n", program_invocation_short_name, cpu,
+            strerror(-error));
+    exit(1);
+}
+
 int bench_series_open(struct bench_series *series, size_t capacity)
 {
     *series = (struct bench_series){ .capacity = capacity };

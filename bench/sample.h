@@ -41,6 +41,8 @@ double bench_clock_cost_us(void);
 
 /* Puts the calling thread on one processor; a negative number leaves it where it is. */
 int bench_pin(int cpu);
+/* The same; where that cannot be, ends the program with a text. */
+void bench_pin_or_exit(int cpu);
 
 /* Single timings of one thing, in microseconds. */
 struct bench_series {

@@ -65,8 +65,7 @@ def _lammps(name: str) -> App:
 
     def argv(np: int) -> list[str]:
         del np
-        return ["env", "-C", str(source.parent), "OMP_NUM_THREADS=1",
-                "lmp", "-in", source.name, "-log", "none", "-nocite"]  # fmt: skip
+        return lammps.command(source)
 
     def read(output: str) -> list[Record]:
         result = lammps.parse(output)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -108,14 +107,18 @@ def require(source: Path) -> None:
         )
 
 
-def run(
-    place: Place, path: MpiPath, source: Path, np: int, timeout: float = 240.0
-) -> tuple[Result, subprocess.CompletedProcess[str]]:
-    """Run LAMMPS on its input, in the input's own folder, because it may read files beside it."""
-    argv: Sequence[str] = [
+def command(source: Path) -> list[str]:
+    """LAMMPS on its input, in the input's own folder, because it may read files beside it."""
+    return [
         *("env", "-C", str(source.parent), "OMP_NUM_THREADS=1"),
         *("lmp", "-in", source.name, "-log", "none", "-nocite"),
     ]
-    done = place.mpi(path, argv, np, timeout)
+
+
+def run(
+    place: Place, path: MpiPath, source: Path, np: int, timeout: float = 240.0
+) -> tuple[Result, subprocess.CompletedProcess[str]]:
+    """Run LAMMPS on its input."""
+    done = place.mpi(path, command(source), np, timeout)
     check(done, f"LAMMPS on {place.label} through {path.label}")
     return parse(done.stdout), done
