@@ -105,13 +105,14 @@ void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd)
     rest->due_at = UINT32_MAX;
     if (rest->spin_ns == IVC_REST_NEVER || !know_cycles(rest))
         return;
-    if (crowd->idle < IVC_CROWD_TURNS + 2 * IVC_REST_LOOK_EVERY)
+    if (crowd->idle < IVC_CROWD_TURNS + 2 * IVC_REST_LOOK_EVERY) {
         rest->since = now;      /* the first look of this wait */
-    else if (step > JUMP_US * rest->cycles_per_us)
-        see_jump(rest, crowd, now, step);
-    else
+    } else {
+        if (step > JUMP_US * rest->cycles_per_us)
+            see_jump(rest, crowd, now, step);
         see_turns(rest, now, step - IVC_MIN(given, step)
                              > IVC_REST_LOOK_EVERY * WORK_US * rest->cycles_per_us);
+    }
     spin = spin_cycles(rest, crowd, now);
     if (now - rest->since >= spin && rest->work == 0
         && now - rest->rested >= IVC_MIN(spin, SPIN_AGAIN_US * rest->cycles_per_us))
