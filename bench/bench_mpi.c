@@ -9,6 +9,10 @@
  *     alltoall   MPI_Alltoall, the size is what each rank sends to each
  *     ring       a message goes round all ranks; one way
  *     allreduce  MPI_Allreduce of that many bytes
+ *     put, get   rank 0 writes to, or reads from, a window of rank 1 and waits until it is done
+ *
+ * Messages and windows lie in memory of malloc(), or with --memory mpi in that of MPI_Alloc_mem() and
+ * MPI_Win_allocate().
  *
  * For each size: warm-up, which also tells how long one round takes; then batches, from which the
  * mean and the median batch come; then single rounds, each timed by itself, for the percentiles.
@@ -29,6 +33,7 @@ struct options {
     const char *tests, *sizes;
     double seconds;
     size_t iterations, warmup, window;
+    bool mpi_memory;
 };
 
 static struct options options = {
@@ -39,6 +44,7 @@ static struct options options = {
 static int rank, ranks;
 static char *send_buffer, *receive_buffer;
 static MPI_Request *requests;
+static MPI_Win target = MPI_WIN_NULL;
 static const char *print_extra;
 
 /* One round of each test; every rank calls it. */
@@ -145,6 +151,22 @@ static void allreduce(size_t bytes)
     MPI_Allreduce(send_buffer, receive_buffer, (int)bytes, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
 }
 
+static void put(size_t bytes)
+{
+    if (rank)
+        return;
+    MPI_Put(send_buffer, (int)bytes, MPI_BYTE, 1, 0, (int)bytes, MPI_BYTE, target);
+    MPI_Win_flush(1, target);
+}
+
+static void get(size_t bytes)
+{
+    if (rank)
+        return;
+    MPI_Get(receive_buffer, (int)bytes, MPI_BYTE, 1, 0, (int)bytes, MPI_BYTE, target);
+    MPI_Win_flush(1, target);
+}
+
 /* What a round's time is divided by for one message, and how many messages a round moves. */
 static double legs_one(void) { return 1; }
 static double legs_latency(void) { return 2; }
@@ -168,6 +190,8 @@ static const struct test {
     { "alltoall", alltoall, legs_one, false },
     { "ring", ring, legs_ring, false },
     { "allreduce", allreduce, legs_one, false },
+    { "put", put, legs_one, true },
+    { "get", get, legs_one, true },
 };
 
 /* Rank 0's word on how many rounds come next. */
@@ -246,7 +270,10 @@ static int usage(int code)
         fprintf(code ? stderr : stdout,
                 "Usage: mpirun -np N bench_mpi [--test NAME,...] [--sizes 0-4M] [--seconds S]\n"
                 "                              [--iterations N] [--warmup N] [--window N]\n"
-                "Tests: latency bandwidth bidir rate incast alltoall ring allreduce (default: all).\n"
+                "                              [--memory own|mpi]\n"
+                "Tests: latency bandwidth bidir rate incast alltoall ring allreduce put get\n"
+                "(default: all but the last two, for which not every MPI is set up).\n"
+                "--memory mpi: buffers of MPI_Alloc_mem, windows of MPI_Win_allocate.\n"
                 "--seconds bounds each size of each test, --iterations the rounds in it.\n"
                 "One JSON line per test and size, from rank 0.\n");
     return code;
@@ -258,7 +285,7 @@ static int parse(int argc, char **argv)
         { "test", required_argument, NULL, 't' }, { "sizes", required_argument, NULL, 'z' },
         { "seconds", required_argument, NULL, 's' }, { "iterations", required_argument, NULL, 'i' },
         { "warmup", required_argument, NULL, 'w' }, { "window", required_argument, NULL, 'n' },
-        { "help", no_argument, NULL, 'h' }, { 0 },
+        { "memory", required_argument, NULL, 'm' }, { "help", no_argument, NULL, 'h' }, { 0 },
     };
     int c;                      /* returns 0: go on, -1: help was asked for, 2: misuse */
 
@@ -277,15 +304,60 @@ static int parse(int argc, char **argv)
         else if (c == 'n' && !bench_parse_size(optarg, &options.window) && options.window
                  && options.window <= WINDOW_MAX)
             continue;
+        else if (c == 'm' && (!strcmp(optarg, "own") || !strcmp(optarg, "mpi")))
+            options.mpi_memory = *optarg == 'm';
         else
             return usage(c == 'h' ? 0 : 2) ? 2 : -1;
     }
     return 0;
 }
 
+static void *memory_new(size_t bytes)
+{
+    void *memory = NULL;
+
+    if (!options.mpi_memory)
+        return calloc(1, bytes);
+    if (MPI_Alloc_mem((MPI_Aint)bytes, MPI_INFO_NULL, &memory) != MPI_SUCCESS)
+        return NULL;
+    return memset(memory, 0, bytes);
+}
+
+static void memory_free(void *memory)
+{
+    if (options.mpi_memory)
+        MPI_Free_mem(memory);
+    else
+        free(memory);
+}
+
+/* `bytes` of rank 1, which the others need not know of. */
+static void *window_new(size_t bytes)
+{
+    void *memory = NULL;
+
+    if (options.mpi_memory) {
+        MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &target);
+    } else {
+        memory = calloc(1, bytes);
+        MPI_Win_create(memory, memory ? (MPI_Aint)bytes : 0, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &target);
+    }
+    MPI_Win_lock_all(MPI_MODE_NOCHECK, target);
+    return memory;
+}
+
+static void window_free(void *memory)
+{
+    MPI_Win_unlock_all(target);
+    MPI_Win_free(&target);
+    if (!options.mpi_memory)
+        free(memory);
+}
+
 static int run(void)
 {
     size_t sizes[BENCH_SIZES_MAX], most = 0;
+    void *window = NULL;
     int n = bench_parse_sizes(options.sizes, sizes, BENCH_SIZES_MAX);
 
     for (int i = 0; i < n; i++)
@@ -297,20 +369,24 @@ static int run(void)
                     options.sizes);
         return 2;
     }
-    send_buffer = calloc((size_t)ranks, most + 1);
-    receive_buffer = calloc((size_t)ranks, most + 1);
+    send_buffer = memory_new((size_t)ranks * (most + 1));
+    receive_buffer = memory_new((size_t)ranks * (most + 1));
     requests = calloc(options.window * (size_t)(ranks + 1), sizeof(*requests));
     if (!send_buffer || !receive_buffer || !requests) {
         fprintf(stderr, "bench_mpi: rank %d has no memory for %d times %zu bytes\n", rank, ranks,
                 most);
         return 1;
     }
+    if (bench_list_has(options.tests, "put") || bench_list_has(options.tests, "get"))
+        window = window_new(most + 1);
     for (size_t t = 0; t < sizeof(tests) / sizeof(*tests); t++)
         for (int i = 0; i < n && bench_list_has(options.tests, tests[t].name); i++)
             if (measure(&tests[t], sizes[i]) < 0)
                 return 1;
-    free(send_buffer);
-    free(receive_buffer);
+    if (target != MPI_WIN_NULL)
+        window_free(window);
+    memory_free(send_buffer);
+    memory_free(receive_buffer);
     free(requests);
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "region/region.h"
 #include "wait.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
 
@@ -422,4 +423,11 @@ EXPORT int ivc_free(ivc_context *context, void *memory)
     if (!memory)
         return 0;
     return ivc_endpoint_take_back(context->endpoint, memory);
+}
+
+/* Not for applications: an adapter in the same process asks where in the region their memory lies. */
+EXPORT ivc_find_lent_fn IVC_FIND_LENT;
+bool IVC_FIND_LENT(const void *memory, uint64_t size, struct ivc_lent_place *ret_place)
+{
+    return ivc_region_find_lent(memory, size, RTLD_NEXT, ret_place);
 }

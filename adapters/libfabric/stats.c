@@ -44,16 +44,19 @@ void ivc_fi_stats_print(const struct ivc_fi_ep *ep)
     gethostname(host, sizeof host - 1);
     ivc_endpoint_address(ep->endpoint, &address);
     for (const struct ivc_fi_peer *peer = ep->peers; peer; peer = peer->next) {
+        char in_place[48] = "";
         struct ivc_peer_stats s;
 
         ivc_peer_stats(peer->peer, &s);
+        if (s.read_bytes > 0)
+            snprintf(in_place, sizeof in_place, ", read in place %" PRIu64 " bytes", s.read_bytes);
         /* One call for a line: stderr has no buffer, so the lines of several ranks do not mix. */
         fprintf(stderr, "ivc: %s on host %s, endpoint %016" PRIx64 ", peer endpoint %016" PRIx64
                 ": memory: sent %" PRIu64 " packets %" PRIu64 " bytes, received %" PRIu64
-                " packets %" PRIu64 " bytes, full %" PRIu64 "; network: sent %" PRIu64
+                " packets %" PRIu64 " bytes, full %" PRIu64 "%s; network: sent %" PRIu64
                 " bytes, received %" PRIu64 " bytes\n",
                 self, host, ivc_address_id(&address), ivc_peer_id(peer->peer), s.sent_packets,
-                s.sent_bytes, s.received_packets, s.received_bytes, s.full, s.network_sent_bytes,
+                s.sent_bytes, s.received_packets, s.received_bytes, s.full, in_place, s.network_sent_bytes,
                 s.network_received_bytes);
     }
 }

@@ -24,6 +24,11 @@ def provider() -> Path:
     return build() / "adapters" / "libfabric"
 
 
+def mpi_alloc() -> Path:
+    """The library that gives MPI programs memory of the region."""
+    return build() / "adapters" / "mpi" / "libivc-mpi-alloc.so"
+
+
 def plugin() -> Path:
     """The folder in which the build leaves mca_btl_ivc.so."""
     return build() / "adapters" / "openmpi"

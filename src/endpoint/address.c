@@ -7,13 +7,20 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { ADDRESS_VERSION = 2 };
+enum { ADDRESS_VERSION = 3 };   /* also of what an endpoint's packets mean */
 
 static uint64_t region_hash(const struct ivc_region_info *info)
 {
     uint64_t hash = ivc_hash(IVC_HASH_START, info->uuid, sizeof info->uuid);
 
     return ivc_hash(hash, &info->epoch, sizeof info->epoch);
+}
+
+uint64_t ivc_address_of_member(const struct ivc_region_info *info, const struct ivc_member *member)
+{
+    uint64_t hash = ivc_hash(region_hash(info), &member->slot, sizeof member->slot);
+
+    return ivc_hash(hash, &member->generation, sizeof member->generation);
 }
 
 void ivc_address_make(const struct ivc_endpoint *endpoint, struct ivc_address_fields *ret_fields)

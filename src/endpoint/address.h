@@ -18,6 +18,8 @@ struct ivc_address_fields {
 _Static_assert(sizeof(struct ivc_address_fields) == IVC_ADDRESS_LEN, "all addresses are that long");
 
 void ivc_address_make(const struct ivc_endpoint *endpoint, struct ivc_address_fields *ret_fields);
+/* A name for a member in a region: no other has the same one, there or elsewhere, before or after. */
+uint64_t ivc_address_of_member(const struct ivc_region_info *info, const struct ivc_member *member);
 /* IVC_E_UNREACHABLE, with a text, when it is not an address of our version. */
 int ivc_address_read(const struct ivc_address *address, struct ivc_address_fields *ret_fields);
 /* Member of our region. */

@@ -259,6 +259,18 @@ int ivc_endpoint_reach(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uin
                        size_t len, void **ret_memory);
 
 /*
+ * Payloads that lie in lent memory are read there by the peer: the only copy.  The sender tells `where`
+ * and `key` in a packet; false when `memory` is not lent memory of the region that both are in now.
+ * The receiver reads: -ESTALE when it cannot be, because one of them has moved since or the memory was
+ * taken away; the bytes then have to come otherwise, and some may have been written.  What the sender's
+ * application wrote before the packet is what is read, and what it writes after an answer is not.
+ */
+bool ivc_endpoint_show_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const void *memory,
+                            size_t len, uint64_t *ret_where, uint64_t *ret_key);
+int ivc_endpoint_read_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
+                           uint64_t key, const struct iovec *iov, unsigned n_iov);
+
+/*
  * Memory of the region for the application, as ivc_region_lend(); it stays where it is when the guest
  * moves, private from then on.  IVC_E_NOREGION: there is no region now.  Does not keep the helper from
  * its work while it waits for memory.
@@ -271,6 +283,7 @@ int ivc_endpoint_take_back(struct ivc_endpoint *endpoint, const void *memory);
 struct ivc_peer_stats {
     uint64_t sent_packets, sent_bytes;          /* through memory */
     uint64_t received_packets, received_bytes;  /* through memory */
+    uint64_t read_bytes;                        /* beside those: in place, ivc_endpoint_read_lent() */
     uint64_t full;                              /* how often IVC_E_FULL was the answer */
     uint64_t network_sent_bytes, network_received_bytes;
 };

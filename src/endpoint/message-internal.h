@@ -9,13 +9,14 @@
  *   TRAIN       u64 length, header, payload             a train starts; one at a time per direction
  *   MORE        payload                                 ... and goes on
  *   OFFER       struct ivc_offer, header                the payload comes when it is asked for
- *   EXPOSED     struct ivc_offer, ivc_place, header     ... or may be pulled
+ *   EXPOSED     struct ivc_offer, ivc_place, header     ... or may be pulled over the network
+ *   LENT        struct ivc_offer, ivc_place, header     ... or may be read in the region
  *   ACCEPT      struct ivc_accept                       answer: send so much of it (0: forget it)
- *   DONE        u64 id of the offer                     answer: it was pulled
+ *   DONE        u64 id of the offer                     answer: it was pulled, or read
  *   DATA        u64 id of the arrival, payload          what was asked for; one at a time
  *   DATA_MORE   payload                                 ... and goes on
  *
- * MESSAGE, TRAIN, OFFER and EXPOSED start messages and are sent in the order of the calls.  A MORE
+ * MESSAGE, TRAIN, OFFER, EXPOSED and LENT start messages and are sent in the order of the calls.  A MORE
  * belongs to the last TRAIN, a DATA_MORE to the last DATA, whatever lies between.
  *
  * Invariants.  A message under way is in exactly one list of its box, and is reported once, when
@@ -32,6 +33,7 @@
 enum {
     TAG_MESSAGE = IVC_TAG_MESSAGE,
     TAG_TRAIN, TAG_MORE, TAG_OFFER, TAG_EXPOSED, TAG_ACCEPT, TAG_DONE, TAG_DATA, TAG_DATA_MORE,
+    TAG_LENT,
 };
 
 enum { IVC_TRAIN_MAX = 16 << 20 };      /* what is longer is offered; a longer train is nonsense */

@@ -2,7 +2,7 @@
  * Messages that come in more than one packet: see message-internal.h.
  *
  * A train lands as it comes: its place was chosen when its first packet came.  An offer becomes an
- * arrival, which waits for its place, then fetches its payload: it pulls it, or asks for it.  What
+ * arrival, which waits for its place, then fetches its payload: reads it, pulls it, or asks for it.  What
  * an arrival owes and cannot do at once (no room for a packet) is done by later turns of progress.
  */
 #include "base/error.h"
@@ -13,12 +13,13 @@
 
 enum arrival_state {
     ARRIVAL_LATER,              /* in arrivals: waits for its place */
+    ARRIVAL_TO_READ,            /* in controls */
     ARRIVAL_TO_PULL,            /* in controls */
     ARRIVAL_PULLING,            /* in arrivals (or orphans): waits for on_pulled() */
     ARRIVAL_TO_ASK,             /* in controls */
     ARRIVAL_ASKED,              /* in arrivals: waits for its data */
     ARRIVAL_TO_END,             /* in controls: no bytes will come, on_done is due */
-    ARRIVAL_TO_THANK,           /* in controls: pulled, on_done was called, DONE is due */
+    ARRIVAL_TO_THANK,           /* in controls: it is here, on_done was called, DONE is due */
 };
 
 struct ivc_arrival {
@@ -26,7 +27,7 @@ struct ivc_arrival {
     struct ivc_mailbox *mailbox;    /* NULL: it was freed in the middle of a pull */
     struct ivc_box *box;            /* NULL: an orphan */
     enum arrival_state state;
-    bool exposed;                   /* the payload may be pulled from `place` */
+    uint8_t tag;                    /* TAG_EXPOSED, TAG_LENT: the payload is at `place` */
     int status;                     /* to be told in TO_END */
     struct ivc_message message;
     struct ivc_landing landing;
@@ -194,30 +195,47 @@ static int thank(struct ivc_arrival *arrival)
                              1);
 }
 
+/* All of it was fetched by ourselves. */
+static void end_fetched(struct ivc_arrival *arrival)
+{
+    struct ivc_mailbox *mailbox = arrival->mailbox;
+    struct ivc_box *box = arrival->box;
+    struct ivc_message message = arrival->message;
+
+    box->holds++;
+    /* The sender first: it may wait for its buffer. */
+    if (thank(arrival) == IVC_E_FULL)
+        owe(arrival, ARRIVAL_TO_THANK);
+    else
+        forget(arrival);
+    mailbox->on_done(mailbox->arg, &message, 0);
+    ivc_box_release(box);
+}
+
+static void read_lent(struct ivc_arrival *arrival)
+{
+    int r = ivc_endpoint_read_lent(arrival->mailbox->endpoint, arrival->message.peer,
+                                   arrival->place.where, arrival->place.key, arrival->message.iov,
+                                   arrival->message.n_iov);
+
+    if (r == 0)
+        end_fetched(arrival);
+    else
+        owe(arrival, ARRIVAL_TO_ASK);
+}
+
 static void on_pulled(void *arg, int status)
 {
     struct ivc_arrival *arrival = arg;
-    struct ivc_box *box = arrival->box;
 
-    if (!arrival->mailbox) {
+    if (!arrival->mailbox)
         free(arrival);
-    } else if (!box) {
+    else if (!arrival->box)
         end_arrival(arrival, IVC_E_GONE);
-    } else if (status != 0) {
+    else if (status != 0)
         owe(arrival, ARRIVAL_TO_ASK);       /* if the peer is there still, it can send it */
-    } else {
-        struct ivc_mailbox *mailbox = arrival->mailbox;
-        struct ivc_message message = arrival->message;
-
-        box->holds++;
-        /* The sender first: it may wait for its buffer. */
-        if (thank(arrival) == IVC_E_FULL)
-            owe(arrival, ARRIVAL_TO_THANK);
-        else
-            forget(arrival);
-        mailbox->on_done(mailbox->arg, &message, 0);
-        ivc_box_release(box);
-    }
+    else
+        end_fetched(arrival);
 }
 
 static int pull(struct ivc_arrival *arrival)
@@ -255,6 +273,9 @@ static int step(struct ivc_arrival *arrival)
     int r = 0;
 
     switch (arrival->state) {
+    case ARRIVAL_TO_READ:
+        read_lent(arrival);
+        return 0;
     case ARRIVAL_TO_PULL:
         r = pull(arrival);
         break;
@@ -287,15 +308,26 @@ void ivc_arrivals_push(struct ivc_box *box)
         r = step(IVC_MEMBER_OF(struct ivc_arrival, link, box->controls.next));
 }
 
+/* How the payload comes. */
+static enum arrival_state way_of(const struct ivc_arrival *arrival)
+{
+    if (arrival->landing.left == 0)
+        return ARRIVAL_TO_ASK;      /* for nothing */
+    if (arrival->tag == TAG_LENT)
+        return ARRIVAL_TO_READ;
+    return arrival->tag == TAG_EXPOSED
+           && ivc_endpoint_can_pull(arrival->mailbox->endpoint, arrival->message.peer)
+           ? ARRIVAL_TO_PULL : ARRIVAL_TO_ASK;
+}
+
 /* The place of an arrival is known: what it owes now. */
 static void fetch(struct ivc_arrival *arrival)
 {
-    bool can_pull = arrival->exposed && ivc_endpoint_can_pull(arrival->mailbox->endpoint,
-                                                              arrival->message.peer);
-
     arrival->landing.room = arrival->landing.left = ivc_message_trim(&arrival->message);
-    owe(arrival, can_pull && arrival->landing.left > 0 ? ARRIVAL_TO_PULL : ARRIVAL_TO_ASK);
-    step(arrival);
+    owe(arrival, way_of(arrival));
+    /* Reading ends it: at the next turn, because on_done never comes before ivc_mailbox_accept() returns. */
+    if (arrival->state != ARRIVAL_TO_READ)
+        step(arrival);
 }
 
 static struct ivc_arrival *new_arrival(struct ivc_box *box, const struct ivc_offer *offer,
@@ -319,17 +351,15 @@ static struct ivc_arrival *new_arrival(struct ivc_box *box, const struct ivc_off
 }
 
 static void start_arrival(struct ivc_box *box, const struct ivc_offer *offer,
-                          const struct ivc_place *place, const uint8_t *header)
+                          const struct ivc_place *place, uint8_t tag, const uint8_t *header)
 {
     struct ivc_mailbox *mailbox = box->mailbox;
     struct ivc_arrival *arrival = new_arrival(box, offer, header);
 
     if (!arrival)
         return;     /* out of memory: as for trains */
-    if (place) {
-        arrival->exposed = true;
-        arrival->place = *place;
-    }
+    arrival->tag = tag;
+    arrival->place = *place;
     mailbox->on_start(mailbox->arg, &arrival->message);
     arrival->message.header = NULL;
     /* on_start may have called ivc_mailbox_accept() itself. */
@@ -340,16 +370,16 @@ static void start_arrival(struct ivc_box *box, const struct ivc_offer *offer,
 void ivc_arrival_start(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                        const struct ivc_packet *packet)
 {
-    bool exposed = packet->tag == TAG_EXPOSED;
-    size_t skip = sizeof(struct ivc_offer) + (exposed ? sizeof(struct ivc_place) : 0);
+    bool placed = packet->tag != TAG_OFFER;
+    size_t skip = sizeof(struct ivc_offer) + (placed ? sizeof(struct ivc_place) : 0);
     uint8_t own[IVC_MESSAGE_HEADER_MAX];
     const uint8_t *header;
     struct ivc_offer offer;
-    struct ivc_place place;
+    struct ivc_place place = { 0 };
     struct ivc_box *box;
 
     if (!ivc_packet_read(packet, 0, &offer, sizeof offer) || offer.len > PTRDIFF_MAX
-        || (exposed && !ivc_packet_read(packet, sizeof offer, &place, sizeof place)))
+        || (placed && !ivc_packet_read(packet, sizeof offer, &place, sizeof place)))
         return;
     header = ivc_packet_header(mailbox, packet, skip, own);     /* the last: it may be torn */
     if (!header)
@@ -357,7 +387,7 @@ void ivc_arrival_start(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
     box = ivc_box_hold(mailbox, peer);
     if (!box)
         return;
-    start_arrival(box, &offer, exposed ? &place : NULL, header);
+    start_arrival(box, &offer, &place, packet->tag, header);
     ivc_box_release(box);
 }
 

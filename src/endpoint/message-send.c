@@ -155,6 +155,20 @@ static void expose(struct ivc_outgoing *out)
                                        out->len, &out->exposure) == 0;
 }
 
+/* Where the receiver finds the payload by itself, if it does: the tag says how. */
+static uint8_t find_place(struct ivc_outgoing *out, struct ivc_place *ret_place)
+{
+    struct ivc_box *box = out->box;
+
+    if (out->n_iov == 1
+        && ivc_endpoint_show_lent(box->mailbox->endpoint, box->peer, out->iov[0].iov_base, out->len,
+                                  &ret_place->where, &ret_place->key))
+        return TAG_LENT;
+    expose(out);
+    *ret_place = (struct ivc_place){ out->exposure.where, out->exposure.key };
+    return out->exposed ? TAG_EXPOSED : TAG_OFFER;
+}
+
 static int send_offer(struct ivc_outgoing *out)
 {
     struct ivc_box *box = out->box;
@@ -162,20 +176,18 @@ static int send_offer(struct ivc_outgoing *out)
     struct ivc_place place;
     struct iovec parts[3] = { { &offer, sizeof offer } };
     unsigned n = 1;
+    uint8_t tag;
     int r = out->named ? 0 : ivc_ids_take(&box->mailbox->outgoing_ids, out, &out->id);
 
     if (r < 0)
         return r;
     out->named = true;
     offer.id = out->id;
-    expose(out);
-    if (out->exposed) {
-        place = (struct ivc_place){ out->exposure.where, out->exposure.key };
+    tag = find_place(out, &place);
+    if (tag != TAG_OFFER)
         parts[n++] = (struct iovec){ &place, sizeof place };
-    }
     parts[n++] = (struct iovec){ out->header, out->header[0] };
-    r = ivc_endpoint_send(box->mailbox->endpoint, box->peer, out->exposed ? TAG_EXPOSED : TAG_OFFER,
-                          parts, n);
+    r = ivc_endpoint_send(box->mailbox->endpoint, box->peer, tag, parts, n);
     if (r != 0)
         return r;
     out->state = OUTGOING_OFFERED;

@@ -331,6 +331,7 @@ void ivc_mailbox_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
         break;
     case TAG_OFFER:
     case TAG_EXPOSED:
+    case TAG_LENT:
         ivc_arrival_start(mailbox, peer, packet);
         break;
     case TAG_ACCEPT:

@@ -231,8 +231,24 @@ struct leaving {
     unsigned n_iov;
     struct iovec iov[IVC_MESSAGE_IOV_MAX];
     void (*then)(struct node *from);
-    uint8_t bytes[];
+    bool lent;
+    uint8_t *bytes;
 };
+
+/* Payloads lie in memory of the region, while it has some. */
+static bool lending;
+static unsigned n_read;         /* calls of ivc_endpoint_read_lent() */
+enum { LENT_MAX = 4 << 20 };
+
+static void free_leaving(struct leaving *leaving)
+{
+    ivc_list_remove(&leaving->link);
+    if (!leaving->lent)
+        free(leaving->bytes);
+    else if (leaving->from->endpoint)
+        CHECK_EQ(ivc_endpoint_take_back(leaving->from->endpoint, leaving->bytes), 0);
+    free(leaving);
+}
 
 static void node_close(struct node *node)
 {
@@ -242,12 +258,9 @@ static void node_close(struct node *node)
     ivc_endpoint_free(node->endpoint);
     for (unsigned i = 0; i < node->n_waiting; i++)
         free_incoming(node->waiting[i]);
-    while (!ivc_list_is_empty(&node->leaving)) {
-        struct leaving *leaving = IVC_MEMBER_OF(struct leaving, link, node->leaving.next);
-
-        ivc_list_remove(&leaving->link);
-        free(leaving);
-    }
+    node->endpoint = NULL;
+    while (!ivc_list_is_empty(&node->leaving))
+        free_leaving(IVC_MEMBER_OF(struct leaving, link, node->leaving.next));
     memset(node, 0, sizeof *node);
 }
 
@@ -276,8 +289,7 @@ static void on_sent(void *arg, int status)
     CHECK(status == 0 || status == IVC_E_GONE);
     from->sents++;
     from->gone_sents += status == IVC_E_GONE;
-    ivc_list_remove(&leaving->link);
-    free(leaving);
+    free_leaving(leaving);
     if (then)
         then(from);
 }
@@ -288,8 +300,12 @@ static struct leaving *new_leaving(struct node *from, uint32_t number, size_t le
     size_t at = 0;
 
     CHECK(len <= REGION_SIZE && pieces <= IVC_MESSAGE_IOV_MAX);
-    leaving = calloc(1, sizeof *leaving + len);
+    leaving = calloc(1, sizeof *leaving);
     CHECK(leaving != NULL);
+    leaving->lent = lending && len > 0 && len <= LENT_MAX
+                    && ivc_endpoint_lend(from->endpoint, len, (void **)&leaving->bytes) == 0;
+    if (!leaving->lent)
+        leaving->bytes = malloc(len);
     ivc_list_init(&leaving->link);
     ivc_list_move(&leaving->link, &from->leaving);
     leaving->from = from;
@@ -971,6 +987,81 @@ static void test_network_unfinished(void)
     close_all();
 }
 
+/* ---- payloads in lent memory */
+
+static bool cannot_read;        /* as if one of the two had moved */
+
+int __real_ivc_endpoint_read_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
+                                  uint64_t key, const struct iovec *iov, unsigned n_iov);
+int __wrap_ivc_endpoint_read_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
+                                  uint64_t key, const struct iovec *iov, unsigned n_iov);
+int __wrap_ivc_endpoint_read_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
+                                  uint64_t key, const struct iovec *iov, unsigned n_iov)
+{
+    n_read++;
+    return __real_ivc_endpoint_read_lent(endpoint, peer, where, cannot_read ? key + 1 : key, iov, n_iov);
+}
+
+/* Everything that offers do, and by one copy. */
+static void test_lent(void)
+{
+    enum { LEN = 3 << 20 };
+    struct ivc_peer *peer = open_two();
+    struct ivc_peer_stats stats;
+
+    lending = true;
+    b.later = true;
+    for (unsigned round = 1; round <= 4; round++) {
+        b.pieces = round;
+        cannot_read = round == 4;
+        send_to(&a, peer, &b, LEN);
+        turn_until(&b.starts, round);
+        accept_waiting(&b, 0, false);
+        turn_until(&b.dones, round);
+        turn_until(&a.sents, round);
+        CHECK_EQ(n_read, round);
+        ivc_peer_stats(peer, &stats);
+        CHECK_EQ(stats.sent_bytes < LEN, round < 4);
+    }
+    close_all();
+    cannot_read = false;
+    n_read = 0;
+    test_limits();
+    test_truncated();
+    test_order();
+    test_later();
+    CHECK(n_read > 500);
+}
+
+/* A place that is not in the region, or is that of another member. */
+static void test_lent_nonsense(void)
+{
+    struct ivc_peer *there = open_two(), *back = connect_to(&b, &a);
+    static uint8_t bytes[100000];
+    struct iovec iov = { bytes, sizeof bytes };
+    static const uint64_t wrong[] = { 0, 4096, REGION_SIZE - sizeof bytes + 1, REGION_SIZE, 1ull << 63, UINT64_MAX,
+                                      UINT64_MAX - sizeof bytes + 1 };
+    uint64_t where, key;
+    void *memory;
+
+    CHECK_EQ(ivc_endpoint_lend(a.endpoint, sizeof bytes, &memory), 0);
+    memset(memory, 7, sizeof bytes);
+    send_to(&a, there, &b, 1);
+    turn_until(&b.dones, 1);
+    CHECK(!ivc_endpoint_show_lent(a.endpoint, there, bytes, sizeof bytes, &where, &key));
+    CHECK(!ivc_endpoint_show_lent(a.endpoint, there, memory, REGION_SIZE, &where, &key));
+    CHECK(ivc_endpoint_show_lent(a.endpoint, there, memory, sizeof bytes, &where, &key));
+    CHECK_EQ(ivc_endpoint_read_lent(b.endpoint, back, where, key, &iov, 1), 0);
+    CHECK(bytes[0] == 7 && bytes[sizeof bytes - 1] == 7);
+    memset(bytes, 0, sizeof bytes);
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        CHECK_EQ(ivc_endpoint_read_lent(b.endpoint, back, wrong[i], key, &iov, 1), -ESTALE);
+    CHECK_EQ(ivc_endpoint_read_lent(a.endpoint, there, where, key, &iov, 1), -ESTALE);
+    CHECK_EQ(bytes[0] + bytes[sizeof bytes - 1], 0);
+    CHECK_EQ(ivc_endpoint_take_back(a.endpoint, memory), 0);
+    close_all();
+}
+
 /* ---- peers that go */
 
 /* Begins a train and offers a message, then does nothing more, for ever. */
@@ -1247,6 +1338,8 @@ static const struct check_case cases[] = {
     { "many peers", test_many_peers, 0 },
     { "pulls", test_pulls, 0 },
     { "pulls that do not end in time", test_pull_unfinished, 0 },
+    { "payloads in lent memory", test_lent, 0 },
+    { "nonsense about lent memory", test_lent_nonsense, 0 },
     { "over the network", test_network, 0 },
     { "over the network, closed with pulls under way", test_network_unfinished, 0 },
     { "a partner dies half way", test_died, 0 },

@@ -49,6 +49,7 @@ struct ivc_region {
     struct ivc_links links;
     ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
     struct ivc_lent lent;
+    struct ivc_region *next_lender;     /* lenders.c */
     uint64_t last_beat_ms;          /* the guard's */
     uint64_t uuid[2], epoch;        /* as they were when we opened: others are another region */
     struct ivc_order_watch orders;  /* of whoever calls ivc_region_orders_look() */
@@ -96,6 +97,11 @@ void ivc_retire_end(struct ivc_region *region);
 void ivc_retire_unshare(const struct ivc_share *share);
 /* All that was lent is lost with the region. */
 void ivc_lend_lost(const struct ivc_region *region);
+
+/* lenders.c: what it lends is found by ivc_region_find_lent(), from its first piece on and until its window
+ * is about to go.  Each may be called again. */
+void ivc_lenders_add(struct ivc_region *region);
+void ivc_lenders_remove(struct ivc_region *region);
 
 /* farewell.c: what is said when the window is replaced already. */
 struct ivc_farewell {

@@ -78,6 +78,7 @@ int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_mem
     if (r < 0)
         return r;
     say_that_we_lend(region);
+    ivc_lenders_add(region);
     r = ivc_region_share(region, IVC_SLOT_ANY, size, &piece);
     if (r != 0)
         return r;

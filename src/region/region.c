@@ -68,6 +68,7 @@ void ivc_region_free(struct ivc_region *region)
     if (!region)
         return;
     ivc_region_leave(region);
+    ivc_lenders_remove(region);
     ivc_retire_end(region);
     ivc_mapping_free(&region->mapping);
     free(region->lent.pieces);

@@ -220,6 +220,22 @@ int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
 int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_memory);
 /* Nobody may use it any more, here or elsewhere.  -EINVAL: it was not lent. */
 int ivc_region_take_back(struct ivc_region *region, const void *memory);
+/*
+ * Memory that any library of ours in this process has lent, where it lies in the window of which region.
+ * Cheap: for messages.  False also for lent memory whose region was left since: it is private.
+ * `scope`, as dlsym(): where the other libraries' lists are to be looked for.
+ */
+struct ivc_lent_place {
+    uint64_t uuid[2], epoch, offset;
+};
+/* What our libraries that lend export for each other: adapters/c/ivc.c, adapters/mpi/memory.c. */
+#define IVC_FIND_LENT ivc_find_lent_1
+typedef bool ivc_find_lent_fn(const void *memory, uint64_t size, struct ivc_lent_place *ret_place);
+bool ivc_region_find_lent(const void *memory, uint64_t size, void *scope,
+                          struct ivc_lent_place *ret_place);
+/* The same, as a handle of this region. */
+bool ivc_region_locate_lent(const struct ivc_region *region, const void *memory, uint64_t size,
+                            uint64_t *ret_handle);
 /* Pieces that were lent and not taken back. */
 size_t ivc_region_lent_pieces(const struct ivc_region *region);
 /* Bytes that were lent to this process, by whatever region, and went with memory that was taken away: what

@@ -244,6 +244,7 @@ static int retire(const struct retiring *retiring)
     int r = 0;
 
     ivc_guard_stop(region);
+    ivc_lenders_remove(region);
     if (is_anything_held(retiring)) {
         each_piece(retiring, take_pages);
         r = guard_stores(region);

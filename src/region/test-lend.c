@@ -108,6 +108,37 @@ static void test_refused(void)
     CHECK_TEXT(ivc_error_text(), "stood still");
 }
 
+/* Found by whichever member of this process, in its own mapping of the same window; not in another
+ * region, and not when the lender has let go. */
+static void test_found(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *lender = join(path, 1), *reader = join(path, 2), *other = join(check_file(1, SIZE), 1);
+    struct ivc_lent_place place;
+    uint64_t handle, slow;
+    void *memory, *again;
+
+    CHECK_EQ(ivc_region_lend(lender, 3 * PAGE, &memory), 0);
+    CHECK_EQ(ivc_region_lend(lender, 1, &again), 0);
+    CHECK(ivc_region_locate_lent(reader, (char *)memory + 5, 3 * PAGE - 5, &handle));
+    CHECK_EQ(ivc_region_locate(reader, (char *)memory + 5, 3 * PAGE - 5, &slow), 0);
+    CHECK_EQ(handle, slow);
+    CHECK(ivc_region_locate_lent(lender, again, 1, &handle));
+    CHECK(!ivc_region_locate_lent(other, memory, 1, &handle));
+    CHECK(!ivc_region_locate_lent(reader, &handle, sizeof handle, &handle));
+    CHECK(!ivc_region_locate_lent(reader, memory, SIZE, &handle));
+    CHECK(!ivc_region_locate_lent(reader, memory, UINT64_MAX, &handle));
+    CHECK(!ivc_region_locate_lent(reader, (char *)memory - SIZE, 1, &handle));
+    CHECK_EQ(ivc_region_lend(other, 1, &again), 0);
+    CHECK(ivc_region_locate_lent(other, again, 1, &handle));
+    CHECK_THAT(ivc_region_retire(lender, NULL, 0) == 0, "%s", ivc_error_text());
+    CHECK(!ivc_region_find_lent(memory, 1, NULL, &place));
+    ivc_region_free(other);
+    CHECK(!ivc_region_find_lent(again, 1, NULL, &place));
+    ivc_region_free(reader);
+    ivc_region_free(lender);
+}
+
 /* ---------------------------------------------------------------- a process with two members */
 
 enum end { KILLED, LEAVES };
@@ -230,6 +261,7 @@ static void test_lends_nothing(void)
 static const struct check_case cases[] = {
     { "lend", test_lend, 0 },
     { "many", test_many, 0 },
+    { "found-by-its-address", test_found, 0 },
     { "refused", test_refused, 0 },
     { "read-through-another-member", test_read_through_other, 0 },
     { "read-by-nobody", test_read_by_nobody, 0 },

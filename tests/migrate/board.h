@@ -89,6 +89,7 @@ struct board {
     unsigned compute_ms;            /* at most, without a call of the library */
     bool ends_allowed;              /* the end of a connection is told, and is no fault */
     bool lends;                     /* rank 0 has memory of its region */
+    bool lent_messages;             /* half of all messages lie in such memory, while there is some */
 
     ivc_atomic_u32 quiet;           /* the controller's: start no more */
     ivc_atomic_u32 end;             /* ... all has come, close */

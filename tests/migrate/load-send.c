@@ -14,8 +14,39 @@ enum {
 struct sending {
     struct load_peer *to;
     size_t len;
-    uint8_t bytes[];
+    bool lent;
+    uint8_t *bytes;
 };
+
+static struct sending *sending_new(struct load *load, struct load_peer *to, size_t len)
+{
+    struct sending *sending = calloc(1, sizeof *sending);
+
+    if (!sending)
+        return NULL;
+    sending->to = to;
+    sending->len = len;
+    sending->lent = load->board->lent_messages && len > 0 && check_random(&load->random) % 2 == 0
+                    && ivc_endpoint_lend(load->endpoint, len, (void **)&sending->bytes) == 0;
+    if (!sending->lent)
+        sending->bytes = malloc(len);
+    if (sending->bytes || len == 0)
+        return sending;
+    free(sending);
+    return NULL;
+}
+
+static void sending_free(struct sending *sending)
+{
+    struct load *load = sending->to->load;
+
+    memset(sending->bytes, 0xdd, sending->len);     /* whoever still reads it is found out */
+    if (!sending->lent)
+        free(sending->bytes);
+    else if (ivc_endpoint_take_back(load->endpoint, sending->bytes) != 0)
+        load_fault(load, "memory for a message: %s", ivc_error_text());
+    free(sending);
+}
 
 static void on_sent(void *arg, int status)
 {
@@ -29,8 +60,7 @@ static void on_sent(void *arg, int status)
     }
     to->sent_messages++;
     ivc_store_relaxed(&to->pair->sent_messages, to->sent_messages);
-    memset(sending->bytes, 0xdd, sending->len);     /* whoever still reads it is found out */
-    free(sending);
+    sending_free(sending);
 }
 
 static bool is_sabotaged(const struct load *load, const struct load_peer *to,
@@ -43,14 +73,12 @@ static bool is_sabotaged(const struct load *load, const struct load_peer *to,
 static void send_message(struct load *load, struct load_peer *to, uint64_t number)
 {
     size_t len = load_message_len(load, load->own, to->rank, number);
-    struct sending *sending = malloc(sizeof *sending + len);
+    struct sending *sending = sending_new(load, to, len);
     char header[HEADER] = { HEADER };
     int r;
 
     if (!sending)
         load_fault(load, "no memory for a message of %zu bytes", len);
-    sending->to = to;
-    sending->len = len;
     check_fill(sending->bytes, len, load_seed_of(load, MESSAGES, load->own, to->rank, number));
     if (load->place->sabotage == SABOTAGE_BYTE && to->rank == load->place->sabotage_to
         && number >= SABOTAGE_AT && len > 0)

@@ -5,11 +5,11 @@
  *   test-migrate-moves [PART OF A CASE'S NAME]
  *   test-migrate-moves --switches N | --seconds S [--seed S] [--ranks R] [--guests G] [--hosts H]
  *                [--mode mixed|communicating|idle|computing] [--longest BYTES] [--compute MS]
- *                [--timeout MS] [--kernels] [--stumbles]
+ *                [--timeout MS] [--kernels] [--stumbles] [--lent]
  *
  * The second form is one long run.  A switch is a device taken from a guest after all had answered.
  * --kernels: to the others every rank is of another kernel.  --stumbles: ranks are stopped now and
- * then, for less than half a second.
+ * then, for less than half a second.  --lent: half of the messages lie in memory of the region.
  */
 #include "run.h"
 #include "slow.h"
@@ -196,7 +196,8 @@ static void moves(struct run_options options, unsigned n_hosts, const char *what
 static void test_moves(void)
 {
     moves((struct run_options){ .ranks = 4, .guests = 3, .mode = RANK_MIXED, .switches = 40,
-                                .cancels = true, .stumbles = true }, 2, "moves, mixed");
+                                .cancels = true, .stumbles = true, .lent_messages = true }, 2,
+          "moves, mixed");
 }
 
 static void test_moves_communicating(void)
@@ -214,7 +215,8 @@ static void test_moves_computing(void)
 static void test_moves_many(void)
 {
     moves((struct run_options){ .ranks = 8, .guests = 4, .mode = RANK_MIXED, .switches = 20,
-                                .longest = MIB, .kernels = true }, 3, "moves, 8 ranks");
+                                .longest = MIB, .kernels = true, .lent_messages = true }, 3,
+          "moves, 8 ranks");
 }
 
 /* Ranks that only sleep send nothing: what there is to see is that they answer. */
@@ -318,6 +320,7 @@ static bool parse(int argc, char **argv)
         { "mode", required_argument, NULL, 'm' }, { "longest", required_argument, NULL, 'l' },
         { "compute", required_argument, NULL, 'c' }, { "timeout", required_argument, NULL, 'i' },
         { "kernels", no_argument, NULL, 'k' }, { "stumbles", no_argument, NULL, 'u' },
+        { "lent", no_argument, NULL, 'e' },
         { 0 },
     };
     struct run_options *options = &wanted.options;
@@ -338,6 +341,7 @@ static bool parse(int argc, char **argv)
         case 'i': options->timeout_ms = (unsigned)number; break;
         case 'k': options->kernels = true; break;
         case 'u': options->stumbles = true; break;
+        case 'e': options->lent_messages = true; break;
         case 'm':
             mode = mode_of(optarg);
             if (mode < 0)

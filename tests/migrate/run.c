@@ -41,6 +41,7 @@ void run_prepare(struct run *run, const struct run_options *options, const char 
     run->board->compute_ms = options->compute_ms ? options->compute_ms : 1500;
     run->board->ends_allowed = options->ends_allowed;
     run->board->lends = options->lends;
+    run->board->lent_messages = options->lent_messages;
     run->options.timeout_ms = options->timeout_ms ? options->timeout_ms : 5000;
     run->options.patience_ms = options->patience_ms ? options->patience_ms : PATIENCE_MS;
     for (unsigned i = 0; i < n_hosts; i++)

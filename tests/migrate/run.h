@@ -20,7 +20,7 @@ struct run_options {
     unsigned compute_ms;
     unsigned timeout_ms;            /* of an order */
     unsigned patience_ms;           /* something is under way and nothing comes: a standstill */
-    bool ends_allowed, lends;
+    bool ends_allowed, lends, lent_messages;
     bool kernels;                   /* every rank in a process id namespace of its own: to others
                                        it is of another kernel, and its silence may be its death */
     /* Random moves: */

@@ -23,6 +23,7 @@ struct options {
     double compute;         /* seconds at most, between two iterations, without MPI */
     double progress;        /* seconds between two lines of progress; 0: none */
     const char *stop;       /* a file: once it is there, rank 0 ends the run; NULL: none */
+    bool alloc_mem;         /* buffers are MPI_Alloc_mem()'s */
     bool json;
 };
 
@@ -56,11 +57,24 @@ void check(struct run *run, const struct pattern *p, const void *data, size_t si
 
 void *memory(const struct run *run, size_t size)
 {
-    void *p = malloc(size > 0 ? size : 1);
+    void *p = NULL;
 
+    size = size > 0 ? size : 1;
+    if (!run->alloc_mem)
+        p = malloc(size);
+    else if (MPI_Alloc_mem((MPI_Aint)size, MPI_INFO_NULL, &p) != MPI_SUCCESS)
+        p = NULL;
     if (!p)
         fail(run, "no memory for %zu bytes", size);
     return p;
+}
+
+void memory_free(const struct run *run, void *memory)
+{
+    if (run->alloc_mem)
+        MPI_Free_mem(memory);
+    else
+        free(memory);
 }
 
 uint64_t stream(const struct run *run, int src, int dst, int kind)
@@ -74,7 +88,7 @@ uint64_t stream(const struct run *run, int src, int dst, int kind)
 static void usage(FILE *to)
 {
     fputs("usage: integrity [--seed N] [--seconds S | --iterations N] [--max-size BYTES] "
-          "[--compute S] [--progress S] [--stop FILE] [--json]\n", to);
+          "[--compute S] [--progress S] [--stop FILE] [--alloc-mem] [--json]\n", to);
 }
 
 static int options_parse(int argc, char **argv, struct options *options)
@@ -87,6 +101,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         { "compute", required_argument, NULL, 'c' },
         { "progress", required_argument, NULL, 'p' },
         { "stop", required_argument, NULL, 'e' },
+        { "alloc-mem", no_argument, NULL, 'a' },
         { "json", no_argument, NULL, 'j' },
         { "help", no_argument, NULL, 'h' },
         { 0 },
@@ -103,6 +118,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         case 'c': options->compute = strtod(optarg, NULL); break;
         case 'p': options->progress = strtod(optarg, NULL); break;
         case 'e': options->stop = optarg; break;
+        case 'a': options->alloc_mem = true; break;
         case 'j': options->json = true; break;
         case 'h': return 1;
         default: return -1;
@@ -190,6 +206,7 @@ int main(int argc, char **argv)
     }
     run.seed = options.seed;
     run.max_size = options.max_size;
+    run.alloc_mem = options.alloc_mem;
     start = MPI_Wtime();
     test_truncation(&run);
     while (go_on(&run, &options, start)) {

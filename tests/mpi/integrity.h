@@ -8,6 +8,7 @@
 #include "pattern.h"
 
 #include <mpi.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct run {
@@ -15,6 +16,7 @@ struct run {
     uint64_t seed;
     size_t max_size;
     uint64_t iteration;
+    bool alloc_mem;             /* memory() is MPI_Alloc_mem()'s */
     uint64_t messages, bytes;   /* checked by this rank */
 };
 
@@ -26,8 +28,9 @@ void fail(const struct run *run, const char *format, ...)
 void check(struct run *run, const struct pattern *pattern, const void *data, size_t size,
            const char *what);
 
-/* malloc() of at least one byte that does not come back without memory. */
+/* At least one byte; does not come back without memory. */
 void *memory(const struct run *run, size_t size);
+void memory_free(const struct run *run, void *memory);
 
 /* A random stream that is the same on every rank that asks with the same arguments. */
 uint64_t stream(const struct run *run, int src, int dst, int kind);

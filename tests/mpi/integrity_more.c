@@ -4,7 +4,6 @@
 #include "integrity.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 enum kind { PUT = 16, GET, BCAST, ALLTOALL, SHARED, LOCKED };   /* not used by integrity_p2p.c */
 enum { ADDENDS = 1000 };
@@ -62,7 +61,7 @@ static void put_all(struct run *run, struct window *w)
         check(run, &p, w->memory + w->place * (size_t)src, size_of(run, src, run->rank, PUT,
               w->place), "put");
     }
-    free(out);
+    memory_free(run, out);
 }
 
 /* Each rank reads its place in everybody's window, under a lock of its own. */
@@ -87,7 +86,7 @@ static void get_all(struct run *run, struct window *w)
         MPI_Win_unlock(owner, w->win);
         check(run, &p, in, size, "get");
     }
-    free(in);
+    memory_free(run, in);
 }
 
 /* Each rank has added its multiples to our counters. */
@@ -120,7 +119,7 @@ static void accumulate_all(struct run *run, struct window *w)
                        w->win);
     MPI_Win_fence(0, w->win);
     sums_check(run, w, "accumulate");
-    free(addends);
+    memory_free(run, addends);
 }
 
 /* The same under locks: nobody's target calls anything for it but what comes next. */
@@ -156,8 +155,8 @@ static void lock_all(struct run *run, struct window *w)
               w->place), "put under a lock");
     }
     sums_check(run, w, "accumulate under a lock");
-    free(addends);
-    free(out);
+    memory_free(run, addends);
+    memory_free(run, out);
 }
 
 void test_one_sided(struct run *run)
@@ -183,7 +182,7 @@ static void bcast(struct run *run)
         pattern_fill(&p, data, size);
     MPI_Bcast(data, (int)size, MPI_BYTE, root, MPI_COMM_WORLD);
     check(run, &p, data, size, "broadcast");
-    free(data);
+    memory_free(run, data);
 }
 
 static void alltoallv(struct run *run)
@@ -206,9 +205,9 @@ static void alltoallv(struct run *run)
 
         check(run, &p, in + at[peer], (size_t)in_counts[peer], "all-to-all message");
     }
-    free(counts);
-    free(out);
-    free(in);
+    memory_free(run, counts);
+    memory_free(run, out);
+    memory_free(run, in);
 }
 
 /* Sums of whole numbers, exact in any order. */
@@ -225,8 +224,8 @@ static void allreduce(struct run *run)
             fail(run, "allreduce of %zu numbers: number %zu is %" PRId64, n, i, sum[i]);
     run->messages++;
     run->bytes += 8 * n;
-    free(own);
-    free(sum);
+    memory_free(run, own);
+    memory_free(run, sum);
 }
 
 void test_collectives(struct run *run)

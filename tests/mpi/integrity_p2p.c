@@ -6,7 +6,6 @@
 #include "integrity.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 enum { PER_PAIR = 4 };      /* messages per ordered pair and test */
 enum kind { NONBLOCKING, BLOCKING, ANY_SOURCE, DATATYPES, TRUNCATION };
@@ -46,12 +45,12 @@ static struct batch batch_new(const struct run *run, int max)
                            memory(run, sizeof(unsigned char *) * max), 0 };
 }
 
-static void batch_free(struct batch *batch)
+static void batch_free(const struct run *run, struct batch *batch)
 {
     for (int i = 0; i < batch->n; i++)
-        free(batch->data[i]);
-    free(batch->data);
-    free(batch->requests);
+        memory_free(run, batch->data[i]);
+    memory_free(run, batch->data);
+    memory_free(run, batch->requests);
 }
 
 /* Starts all our messages of a kind to all others, the tag being the number. */
@@ -100,8 +99,8 @@ void test_nonblocking(struct run *run)
         }
     }
     MPI_Waitall(out.n, out.requests, MPI_STATUSES_IGNORE);
-    batch_free(&in);
-    batch_free(&out);
+    batch_free(run, &in);
+    batch_free(run, &out);
 }
 
 static void send_blocking(const struct run *run, int dst)
@@ -128,9 +127,9 @@ static void send_blocking(const struct run *run, int dst)
             MPI_Bsend(data, (int)sizes[n], MPI_BYTE, dst, n, MPI_COMM_WORLD);
             memset(data, 0, sizes[n]);  /* ours again, whatever became of the message */
             MPI_Buffer_detach(&buffer, &buffer_size);
-            free(buffer);
+            memory_free(run, buffer);
         }
-        free(data);
+        memory_free(run, data);
     }
 }
 
@@ -151,7 +150,7 @@ static void receive_blocking(struct run *run, int src)
             fail(run, "blocking message from %d: tag %d with %d bytes, expected tag %d with %zu",
                  src, status.MPI_TAG, count, n, sizes[n]);
         check(run, &p, data, sizes[n], "blocking message");
-        free(data);
+        memory_free(run, data);
     }
 }
 
@@ -207,9 +206,9 @@ void test_any_source(struct run *run)
         check(run, &p, data, (size_t)size, "message of any source");
     }
     MPI_Waitall(out.n, out.requests, MPI_STATUSES_IGNORE);
-    batch_free(&out);
-    free(data);
-    free(next);
+    batch_free(run, &out);
+    memory_free(run, data);
+    memory_free(run, next);
     MPI_Barrier(MPI_COMM_WORLD);    /* or a fast rank's next test is taken for this one */
 }
 
@@ -282,10 +281,10 @@ void test_datatypes(struct run *run)
     check(run, &p_in, result, in_size, "scattered message");
     MPI_Type_free(&out_type);
     MPI_Type_free(&in_type);
-    free(packed);
-    free(sparse);
-    free(sparse_in);
-    free(result);
+    memory_free(run, packed);
+    memory_free(run, sparse);
+    memory_free(run, sparse_in);
+    memory_free(run, result);
 }
 
 /* A message that is longer than the receive must be reported, and cost nothing else.  Short ones
@@ -312,8 +311,8 @@ static void truncate_one(struct run *run, int size, int room)
         if (in[at] != 0xee)
             fail(run, "a message of %d bytes into room for %d wrote byte %d", size, room, at);
     check(run, &p_in, in, (size_t)room, "truncated message");
-    free(out);
-    free(in);
+    memory_free(run, out);
+    memory_free(run, in);
 }
 
 void test_truncation(struct run *run)

@@ -36,6 +36,8 @@ class HydraPath:
     package: str
     env: Mapping[str, str] = field(default_factory=dict)
     ours: bool = False
+    #: What messages and windows lie in is the MPI's to give, and it has it from the region.
+    lent: bool = False
 
 
 #: "nocma": copied in and out, as between virtual machines; strace shows that then no message is
@@ -44,6 +46,14 @@ PATHS = {
     path.key: path
     for path in (
         HydraPath("mpich-ivc", "MPICH ivc", "mpich", {**_MPICH_OFI, "FI_PROVIDER": "ivc"}, True),
+        HydraPath(
+            "mpich-ivc-lent",
+            "MPICH ivc, memory of the region",
+            "mpich",
+            {**_MPICH_OFI, "FI_PROVIDER": "ivc"},
+            ours=True,
+            lent=True,
+        ),
         HydraPath("mpich-ofi-shm", "MPICH ofi, shm", "mpich", {**_MPICH_OFI, "FI_PROVIDER": "shm"}),
         HydraPath(
             "mpich-ofi-shm-nocma",
@@ -133,6 +143,10 @@ def bench(
     timeout: float = 300,
 ) -> list[Record]:
     """The records of bench_mpi, a pinned rank on each processor or more of them, through a path."""
-    argv = _mpiexec(path, cpus, [str(_program()), *words], ranks)
+    argv = [str(_program()), *words]
+    if path.lent:
+        paths.require_built(paths.mpi_alloc())
+        argv = ["env", f"LD_PRELOAD={paths.mpi_alloc()}", *argv, "--memory", "mpi"]
+    argv = _mpiexec(path, cpus, argv, ranks)
     done: subprocess.CompletedProcess[str] = programs.run(argv, environment(path, region), timeout)
     return programs.checked(done, f"bench_mpi through {path.label}")

@@ -178,8 +178,8 @@ def _provider(run: Run, where: Path) -> None:
 
 
 def _windows(run: Run, where: Path) -> None:
-    """MPI windows in the region: served while their owner is stopped."""
-    library = paths.build() / "adapters" / "mpi" / "libivc-mpi-alloc.so"
+    """Windows in the region: served while their owner is stopped. Messages there: read in place."""
+    library = paths.mpi_alloc()
     if not _provider_file().exists():
         run.skipped("windows in the region", "libivc-fi.so is not built (libfabric-dev)")
         return
@@ -191,6 +191,11 @@ def _windows(run: Run, where: Path) -> None:
     words = ["-x", f"LD_PRELOAD={library}", program("onesided"), "--stop", "--expect", "direct"]
     done = _mpirun(run, 2, words, env)
     run.check("windows of a stopped rank are served", done.returncode == 0, done.stdout)
+    words = ["-x", f"LD_PRELOAD={library}", program("integrity"), "--alloc-mem", "--iterations", "3"]
+    done = _mpirun(run, 2, words, {**_provider_environment(str(where)), **OVER_LIBFABRIC["mtl/ofi"]})
+    run.check("messages in the region's memory", done.returncode == 0, done.stdout)
+    read = re.findall(r"read in place (\d+) bytes", done.stdout)
+    run.check("they are read in place", len(read) >= 2 and "0" not in read, done.stdout)
 
 
 def _two_jobs(run: Run, where: Path) -> None:
