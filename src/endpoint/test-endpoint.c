@@ -577,7 +577,7 @@ static void test_remote_lies(void)
     for (size_t len = 1; len < 20; len++)       /* too short; of nobody */
         liar_says(&liar, &words, len);
     words.address = (struct ivc_address_fields){
-        .version = 2, .slot = UINT16_MAX, .id = 0x7654321,
+        .version = 3, .slot = UINT16_MAX, .id = 0x7654321,
     };
     ivc_network_name(liar.network, &words.address.network);
     liar_says(&liar, &words, sizeof words);     /* a greeting in another's name */
@@ -587,7 +587,7 @@ static void test_remote_lies(void)
     words.magic_id = 5;
     words.address.version = 1;
     liar_says(&liar, &words, sizeof words);     /* of another version */
-    words.address.version = 2;
+    words.address.version = 3;
     words.address.network.len = 4000;
     liar_says(&liar, &words, sizeof words);     /* an address longer than it can be */
     ivc_network_name(liar.network, &words.address.network);
