@@ -82,8 +82,8 @@ static void keep_unread(struct ivc_connection *connection, const char *bytes, si
         break_off(connection);      /* out of memory, or more than we allowed */
         return;
     }
-    ivc_copy(connection->unread + at, bytes, before_end);
-    ivc_copy(connection->unread, bytes + before_end, len - before_end);
+    ivc_copy(IVC_COPY_OUT, connection->unread + at, bytes, before_end);
+    ivc_copy(IVC_COPY_OUT, connection->unread, bytes + before_end, len - before_end);
     connection->unread_len += (uint32_t)len;
 }
 
@@ -93,7 +93,7 @@ static void take_bytes(struct ivc_connection *connection, const char *bytes, siz
     size_t n = IVC_MIN(len, connection->landing_room);
 
     if (n > 0) {
-        ivc_copy_short(connection->landing, bytes, n);
+        ivc_copy_short(IVC_COPY_OUT, connection->landing, bytes, n);
         connection->landing += n;
         connection->landing_room -= n;
     }
@@ -174,7 +174,7 @@ static inline bool take_short(struct ivc_context *context, const struct ivc_peer
     memcpy(&to, packet->head, sizeof to);
     if (connection->own_number != to || connection->peer != peer)
         return false;
-    ivc_copy_short(connection->landing, (const char *)packet->head + DATA_HEADER, len);
+    ivc_copy_short(IVC_COPY_OUT, connection->landing, (const char *)packet->head + DATA_HEADER, len);
     connection->landing += len;
     connection->landing_room -= len;
     if (connection->landing_room == 0)
@@ -323,7 +323,7 @@ static int send_data(struct ivc_connection *connection, const char *bytes, size_
     if (r != 0)
         return r;
     memcpy(buffer.data, &connection->peer_number, DATA_HEADER);
-    ivc_copy((char *)buffer.data + LONG_HEADER, bytes, len);
+    ivc_copy(IVC_COPY_IN, (char *)buffer.data + LONG_HEADER, bytes, len);
     r = ivc_endpoint_send_buffer(endpoint, connection->peer, TAG_LONG, &buffer, LONG_HEADER + len);
     if (r != 0)
         ivc_endpoint_buffer_free(endpoint, &buffer);

@@ -56,7 +56,7 @@ static inline void ivc_fi_gather(void *to, const struct iovec *iov, unsigned n_i
 
     for (unsigned i = 0; i < n_iov; i++) {
         if (iov[i].iov_len > 0)
-            ivc_copy(at, iov[i].iov_base, iov[i].iov_len);
+            ivc_copy(IVC_COPY_IN, at, iov[i].iov_base, iov[i].iov_len);
         at += iov[i].iov_len;
     }
 }
@@ -67,7 +67,7 @@ static inline void ivc_fi_scatter(const struct iovec *iov, unsigned n_iov, const
 
     for (unsigned i = 0; i < n_iov; i++) {
         if (iov[i].iov_len > 0)
-            ivc_copy(iov[i].iov_base, at, iov[i].iov_len);
+            ivc_copy(IVC_COPY_OUT, iov[i].iov_base, at, iov[i].iov_len);
         at += iov[i].iov_len;
     }
 }

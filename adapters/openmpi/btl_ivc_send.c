@@ -55,7 +55,7 @@ static size_t iov_copy(void *to, const struct iovec *iov, unsigned int n_iov)
     char *next = to;
 
     for (unsigned int i = 0; i < n_iov; i++) {
-        ivc_copy(next, iov[i].iov_base, iov[i].iov_len);
+        ivc_copy(IVC_COPY_IN, next, iov[i].iov_base, iov[i].iov_len);
         next += iov[i].iov_len;
     }
     return (size_t) (next - (char *) to);

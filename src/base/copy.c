@@ -2,12 +2,16 @@
  * Copying many bytes between memory that another processor has just written, or will read at once,
  * and memory of our own.
  *
- * The C library's memcpy() takes the processor's string instruction (`rep movsb`) for anything above
- * about 2 KiB where the processor says that it is fast.  It is for memory that no one else holds; for
- * lines that lie modified in another core's cache it was seen to take three to eight times as long
- * as plain moves, whose loads wait for several lines at once (docs/performance.md).
+ * There are two ways: plain moves, whose loads wait for several lines at once, and the processor's string
+ * instruction, which fetches no line that it is going to overwrite as a whole.  Either was seen to be
+ * three times as fast as the other: it depends on the processor, on how far from each other the two are, and
+ * on whose cache the lines lie in (docs/performance.md).  All of that is unknown here and may change at any
+ * time, since the host moves its guests' processors.  So both are timed, a few copies of each, now and then,
+ * by side and length; in between the faster one is taken.
  */
 #include "base/copy.h"
+
+#include "base/util.h"
 
 enum { BLOCK = 128 };
 
@@ -30,10 +34,98 @@ static void copy_blocks(char *to, const char *from, size_t n_blocks)
     }
 }
 
-void ivc_copy_long(char *to, const char *from, size_t n)
+static void copy_by_moves(char *to, const char *from, size_t n)
 {
     size_t blocks = n / BLOCK;
 
     copy_blocks(to, from, blocks);
     memcpy(to + blocks * BLOCK, from + blocks * BLOCK, n % BLOCK);
 }
+
+#if defined(__x86_64__)
+
+enum {
+    WAYS = 2,
+    TRIES = 4,                  /* of each way, in turn, of which the slowest is not counted */
+    LENGTHS = 6,                /* from 2, 4, 8, 16, 32 and 64 KiB on */
+    PAUSE_MIN = 32,             /* copies between two comparisons; doubled while the answer is the same */
+    PAUSE_MAX = 1024,
+};
+
+struct choice {
+    uint32_t copies, pause;     /* left until the next comparison; between two */
+    uint32_t tries;             /* of the comparison that goes on */
+    uint32_t way;
+    uint64_t cycles[WAYS], slowest[WAYS];       /* for 4 KiB */
+};
+
+/* Of each thread: no other looks at it. */
+static __thread struct choice choices[IVC_COPY_SIDES][LENGTHS];
+
+static void copy_by_string(char *to, const char *from, size_t n)
+{
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+}
+
+static void copy_by(uint32_t way, char *to, const char *from, size_t n)
+{
+    if (way == 0)
+        copy_by_moves(to, from, n);
+    else
+        copy_by_string(to, from, n);
+}
+
+static void decide(struct choice *choice)
+{
+    uint32_t before = choice->way;
+
+    choice->way = choice->cycles[1] - choice->slowest[1] < choice->cycles[0] - choice->slowest[0];
+    choice->pause = choice->way == before ? IVC_MIN(IVC_MAX(2 * choice->pause, PAUSE_MIN), PAUSE_MAX)
+        : PAUSE_MIN;
+    choice->copies = choice->pause;
+    choice->tries = 0;
+    memset(choice->cycles, 0, sizeof choice->cycles);
+    memset(choice->slowest, 0, sizeof choice->slowest);
+}
+
+static void compare(struct choice *choice, char *to, const char *from, size_t n)
+{
+    uint32_t way = choice->tries++ % WAYS;
+    uint64_t cycles = ivc_cycles();
+
+    copy_by(way, to, from, n);
+    cycles = (ivc_cycles() - cycles) * 4096 / n;
+    choice->cycles[way] += cycles;
+    choice->slowest[way] = IVC_MAX(choice->slowest[way], cycles);
+    if (choice->tries == WAYS * TRIES)
+        decide(choice);
+}
+
+static struct choice *choice_for(enum ivc_copy_side side, size_t n)
+{
+    unsigned length = 63 - (unsigned)__builtin_clzll(n / IVC_COPY_LONG);
+
+    return &choices[side][IVC_MIN(length, LENGTHS - 1)];
+}
+
+void ivc_copy_long(enum ivc_copy_side side, char *to, const char *from, size_t n)
+{
+    struct choice *choice = choice_for(side, n);
+
+    if (choice->copies == 0) {
+        compare(choice, to, from, n);
+        return;
+    }
+    choice->copies--;
+    copy_by(choice->way, to, from, n);
+}
+
+#else
+
+void ivc_copy_long(enum ivc_copy_side side, char *to, const char *from, size_t n)
+{
+    (void)side;
+    copy_by_moves(to, from, n);
+}
+
+#endif

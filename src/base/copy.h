@@ -11,18 +11,21 @@
 #include <stdint.h>
 #include <string.h>
 
-/* copy.c: any length; made for those from IVC_COPY_LONG bytes on. */
-void ivc_copy_long(char *to, const char *from, size_t n);
+/* Into memory that others read, out of memory that others have written. */
+enum ivc_copy_side { IVC_COPY_IN, IVC_COPY_OUT, IVC_COPY_SIDES };
 
 enum { IVC_COPY_LONG = 2048 };
 
+/* copy.c: IVC_COPY_LONG bytes at least. */
+void ivc_copy_long(enum ivc_copy_side side, char *to, const char *from, size_t n);
+
 /* memcpy() for messages. */
-static inline void ivc_copy(void *to, const void *from, size_t n)
+static inline void ivc_copy(enum ivc_copy_side side, void *to, const void *from, size_t n)
 {
     if (n < IVC_COPY_LONG)
         memcpy(to, from, n);
     else
-        ivc_copy_long(to, from, n);
+        ivc_copy_long(side, to, from, n);
 }
 
 /* Moves the first and the last `width` bytes of n, width <= n <= 2 * width. */
@@ -39,14 +42,14 @@ struct ivc_copy16 {
     uint64_t words[2];
 };
 
-static inline void ivc_copy_short(char *to, const char *from, size_t n)
+static inline void ivc_copy_short(enum ivc_copy_side side, char *to, const char *from, size_t n)
 {
     if (n >= 8 && n <= 16)
         IVC_COPY_ENDS(uint64_t, to, from, n);
     else if (n > 16 && n <= 32)
         IVC_COPY_ENDS(struct ivc_copy16, to, from, n);
     else if (n > 32)
-        ivc_copy(to, from, n);
+        ivc_copy(side, to, from, n);
     else if (n >= 4)
         IVC_COPY_ENDS(uint32_t, to, from, n);
     else if (n >= 2)

@@ -129,28 +129,28 @@ static void test_errors(void)
     CHECK(strcmp(ivc_error_name(-ENOENT), strerror(ENOENT)) == 0);
 }
 
-/* Every byte, and none beside them, for lengths around all limits at addresses of every kind. */
+/* Every byte, and none beside them, for lengths around all limits at addresses of every kind; of the long
+ * ones so many that both ways are taken, when they are compared and in between. */
 static void test_copy(void)
 {
-    enum { MOST = 5000, GUARD = 0xee };
+    enum { MOST = 150000, GUARD = 0xee };
     static uint8_t from[MOST + 64], to[MOST + 128];
 
     for (size_t i = 0; i < sizeof from; i++)
         from[i] = (uint8_t)(i * 7 + (i >> 8));
-    for (size_t n = 0; n <= MOST; n += n < 300 ? 1 : 13) {
-        size_t in = n % 33, out = 1 + n % 31;
+    for (size_t n = 0; n <= MOST; n += n < 300 ? 1 : n < 5000 ? 13 : 997) {
+        for (unsigned round = 0; round < 20; round++) {
+            size_t in = (n + round) % 33, out = 1 + (n + round) % 31;
+            enum ivc_copy_side side = round / 2 % 2 ? IVC_COPY_OUT : IVC_COPY_IN;
 
-        memset(to, GUARD, sizeof to);
-        if (n % 2)
-            ivc_copy(to + out, from + in, n);
-        else
-            ivc_copy_short((char *)to + out, (const char *)from + in, n);
-        CHECK_THAT(memcmp(to + out, from + in, n) == 0, "%zu bytes", n);
-        CHECK_THAT(to[out - 1] == GUARD && to[out + n] == GUARD, "beside %zu bytes", n);
-        memset(to, GUARD, sizeof to);
-        ivc_copy_long((char *)to + out, (const char *)from + in, n);
-        CHECK_THAT(memcmp(to + out, from + in, n) == 0, "%zu bytes in blocks", n);
-        CHECK_THAT(to[out - 1] == GUARD && to[out + n] == GUARD, "beside %zu bytes in blocks", n);
+            memset(to + out - 1, GUARD, n + 2);
+            if (round % 2)
+                ivc_copy(side, to + out, from + in, n);
+            else
+                ivc_copy_short(side, (char *)to + out, (const char *)from + in, n);
+            CHECK_THAT(memcmp(to + out, from + in, n) == 0, "%zu bytes", n);
+            CHECK_THAT(to[out - 1] == GUARD && to[out + n] == GUARD, "beside %zu bytes", n);
+        }
     }
 }
 

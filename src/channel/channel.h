@@ -157,7 +157,7 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
     if (__builtin_expect(len > tx->inline_max || tx->tail - tx->head > tx->mask, 0))
         return ivc_tx_send_other(tx, tag, iov, n_iov, len);
     for (unsigned i = 0; i < n_iov; i++) {
-        ivc_copy_short(to, iov[i].iov_base, iov[i].iov_len);
+        ivc_copy_short(IVC_COPY_IN, to, iov[i].iov_base, iov[i].iov_len);
         to += iov[i].iov_len;
     }
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, IVC_CHUNK_NONE);

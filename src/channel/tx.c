@@ -193,7 +193,7 @@ static void gather_split(char *head, size_t head_len, char *body, const struct i
         size_t n = IVC_MIN(iov[i].iov_len, head_len);
 
         memcpy(head, iov[i].iov_base, n);
-        ivc_copy(body, (const char *)iov[i].iov_base + n, iov[i].iov_len - n);
+        ivc_copy(IVC_COPY_IN, body, (const char *)iov[i].iov_base + n, iov[i].iov_len - n);
         head += n;
         head_len -= n;
         body += iov[i].iov_len - n;

@@ -1,11 +1,11 @@
 /* Packets kept in private memory: see backlog.h. */
 #include "endpoint/backlog.h"
 
-#include "base/copy.h"
 #include "base/error.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 int ivc_backlog_add(struct ivc_backlog *backlog, uint64_t at, uint8_t tag, const struct iovec *iov,
                     unsigned n_iov)
@@ -20,7 +20,7 @@ int ivc_backlog_add(struct ivc_backlog *backlog, uint64_t at, uint8_t tag, const
         return ivc_error_set(-ENOMEM, "out of memory for packets that the peer has not read");
     *kept = (struct ivc_kept){ .at = at, .len = (uint32_t)len, .tag = tag };
     for (unsigned i = 0; i < n_iov; end += iov[i].iov_len, i++)
-        ivc_copy(kept->bytes + end, iov[i].iov_base, iov[i].iov_len);
+        memcpy(kept->bytes + end, iov[i].iov_base, iov[i].iov_len);
     if (backlog->last)
         backlog->last->next = kept;
     else

@@ -82,7 +82,7 @@ static void gather(struct ivc_outgoing *out, char *to, size_t n)
         const struct iovec *from = &out->iov[cursor->i];
         size_t part = IVC_MIN(n, from->iov_len - cursor->at);
 
-        ivc_copy(to, (const char *)from->iov_base + cursor->at, part);
+        ivc_copy(IVC_COPY_IN, to, (const char *)from->iov_base + cursor->at, part);
         to += part;
         n -= part;
         cursor->at += part;

@@ -144,7 +144,7 @@ int send_by_buffer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t t
         return r;
     to = buffer.data;
     for (unsigned i = 0; i < n_parts; i++) {
-        ivc_copy(to, parts[i].iov_base, parts[i].iov_len);
+        ivc_copy(IVC_COPY_IN, to, parts[i].iov_base, parts[i].iov_len);
         to += parts[i].iov_len;
     }
     r = ivc_endpoint_send_buffer(mailbox->endpoint, peer, tag, &buffer, len);
@@ -251,7 +251,7 @@ static void scatter(const struct ivc_message *message, struct ivc_landing *landi
         const struct iovec *to = &message->iov[cursor->i];
         size_t n = IVC_MIN(len, to->iov_len - cursor->at);
 
-        ivc_copy((char *)to->iov_base + cursor->at, from, n);
+        ivc_copy(IVC_COPY_OUT, (char *)to->iov_base + cursor->at, from, n);
         from += n;
         len -= n;
         cursor->at += n;
@@ -304,7 +304,7 @@ static inline void receive_whole(struct ivc_mailbox *mailbox, struct ivc_peer *p
     message.arg = NULL;
     mailbox->on_start(mailbox->arg, &message);
     if (message.n_iov == 1 && packet->body_len == 0) {
-        ivc_copy_short(message.iov[0].iov_base, (const char *)packet->head + message.header_len,
+        ivc_copy_short(IVC_COPY_OUT, message.iov[0].iov_base, (const char *)packet->head + message.header_len,
                        IVC_MIN(message.len, message.iov[0].iov_len));
     } else if (message.n_iov > 0 && !land_whole(mailbox, &message, packet, message.header_len)) {
         ivc_train_keep_torn(mailbox, &message);

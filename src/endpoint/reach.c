@@ -72,7 +72,7 @@ static int read_part(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint6
     if (ivc_peer_uses_memory(peer)
         && key == ivc_address_of_member(&endpoint->home.info, &peer->member)
         && ivc_endpoint_reach(endpoint, peer, where, len, &from) == 0) {
-        ivc_copy(to, from, len);
+        ivc_copy(IVC_COPY_OUT, to, from, len);
         r = ivc_region_is_intact(endpoint->home.region) ? 0 : -ESTALE;
     }
     if (r == 0)

@@ -39,7 +39,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
         return r;
     memory = ivc_pool_memory(&endpoint->home.pool, chunk, &share, &offset);
     for (unsigned i = 0; i < n_iov; i++) {
-        ivc_copy(memory, iov[i].iov_base, iov[i].iov_len);
+        ivc_copy(IVC_COPY_IN, memory, iov[i].iov_base, iov[i].iov_len);
         memory += iov[i].iov_len;
     }
     r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
