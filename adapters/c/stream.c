@@ -323,7 +323,7 @@ static int send_data(struct ivc_connection *connection, const char *bytes, size_
     if (r != 0)
         return r;
     memcpy(buffer.data, &connection->peer_number, DATA_HEADER);
-    ivc_copy(IVC_COPY_IN, (char *)buffer.data + LONG_HEADER, bytes, len);
+    ivc_copy(buffer.side, (char *)buffer.data + LONG_HEADER, bytes, len);
     r = ivc_endpoint_send_buffer(endpoint, connection->peer, TAG_LONG, &buffer, LONG_HEADER + len);
     if (r != 0)
         ivc_endpoint_buffer_free(endpoint, &buffer);

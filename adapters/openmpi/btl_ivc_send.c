@@ -50,15 +50,14 @@ static inline int answer(struct mca_btl_base_endpoint_t *endpoint, int rc)
     return OPAL_LIKELY(rc == 0) ? OPAL_SUCCESS : refusal(endpoint, rc);
 }
 
-static size_t iov_copy(void *to, const struct iovec *iov, unsigned int n_iov)
+static void fill(const struct ivc_buffer *buffer, const struct iovec *iov, unsigned int n_iov)
 {
-    char *next = to;
+    char *next = buffer->data;
 
     for (unsigned int i = 0; i < n_iov; i++) {
-        ivc_copy(IVC_COPY_IN, next, iov[i].iov_base, iov[i].iov_len);
+        ivc_copy(buffer->side, next, iov[i].iov_base, iov[i].iov_len);
         next += iov[i].iov_len;
     }
-    return (size_t) (next - (char *) to);
 }
 
 static int post_in_buffer(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base_tag_t tag,
@@ -70,7 +69,7 @@ static int post_in_buffer(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base
 
     if (rc != 0)
         return rc;
-    iov_copy(buffer.data, iov, n_iov);
+    fill(&buffer, iov, n_iov);
     rc = ivc_endpoint_send_buffer(e, endpoint->peer, tag, &buffer, total);
     if (rc != 0)
         ivc_endpoint_buffer_free(e, &buffer);

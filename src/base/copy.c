@@ -7,7 +7,8 @@
  * three times as fast as the other: it depends on the processor, on how far from each other the two are, and
  * on whose cache the lines lie in (docs/performance.md).  All of that is unknown here and may change at any
  * time, since the host moves its guests' processors.  So both are timed, a few copies of each, now and then,
- * by side and length; in between the faster one is taken.
+ * by side and length; in between the faster one is taken.  A third one, past our cache, is the reader's choice
+ * (channel/fill.h).
  */
 #include "base/copy.h"
 
@@ -44,8 +45,11 @@ static void copy_by_moves(char *to, const char *from, size_t n)
 
 #if defined(__x86_64__)
 
+#include <emmintrin.h>
+
 enum {
     WAYS = 2,
+    LINE = 64,
     TRIES = 4,                  /* of each way, in turn, of which the slowest is not counted */
     LENGTHS = 6,                /* from 2, 4, 8, 16, 32 and 64 KiB on */
     PAUSE_MIN = 32,             /* copies between two comparisons; doubled while the answer is the same */
@@ -101,6 +105,26 @@ static void compare(struct choice *choice, char *to, const char *from, size_t n)
         decide(choice);
 }
 
+/* Stores that leave no line in our cache: the processor puts whole lines together and writes them to memory. */
+static void copy_past(char *to, const char *from, size_t n)
+{
+    size_t lead = -(uintptr_t)to % LINE;
+
+    memcpy(to, from, lead);
+    to += lead, from += lead, n -= lead;
+    for (; n >= LINE; n -= LINE, to += LINE, from += LINE) {
+        const __m128i *in = (const __m128i *)from;
+        __m128i *out = (__m128i *)to;
+        __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
+        __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
+
+        _mm_stream_si128(out, a), _mm_stream_si128(out + 1, b);
+        _mm_stream_si128(out + 2, c), _mm_stream_si128(out + 3, d);
+    }
+    memcpy(to, from, n);
+    _mm_sfence();       /* such stores are not ordered by a release that follows */
+}
+
 static struct choice *choice_for(enum ivc_copy_side side, size_t n)
 {
     unsigned length = 63 - (unsigned)__builtin_clzll(n / IVC_COPY_LONG);
@@ -110,8 +134,13 @@ static struct choice *choice_for(enum ivc_copy_side side, size_t n)
 
 void ivc_copy_long(enum ivc_copy_side side, char *to, const char *from, size_t n)
 {
-    struct choice *choice = choice_for(side, n);
+    struct choice *choice;
 
+    if (side == IVC_COPY_PAST) {
+        copy_past(to, from, n);
+        return;
+    }
+    choice = choice_for(side, n);
     if (choice->copies == 0) {
         compare(choice, to, from, n);
         return;

@@ -12,7 +12,12 @@
 #include <string.h>
 
 /* Into memory that others read, out of memory that others have written. */
-enum ivc_copy_side { IVC_COPY_IN, IVC_COPY_OUT, IVC_COPY_SIDES };
+enum ivc_copy_side {
+    IVC_COPY_IN,
+    IVC_COPY_OUT,
+    IVC_COPY_SIDES,
+    IVC_COPY_PAST = IVC_COPY_SIDES,     /* in, past our cache; what is stored afterwards comes after it */
+};
 
 enum { IVC_COPY_LONG = 2048 };
 

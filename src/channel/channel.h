@@ -16,6 +16,7 @@
 
 #include "base/copy.h"
 #include "base/error.h"
+#include "channel/fill.h"
 #include "channel/layout.h"
 #include "channel/packet.h"
 #include "channel/pool.h"
@@ -47,6 +48,7 @@ struct ivc_tx {
     uint32_t generation;        /* the receiver's */
     uint32_t chunks_out;        /* chunks that the receiver has not read yet */
     uint32_t announced;         /* bit per share of the pool: the receiver knows it */
+    uint32_t fill;              /* enum ivc_fill_way, as the receiver said at the last refresh */
     struct ivc_share share;     /* the ring's memory */
 };
 
@@ -67,6 +69,7 @@ struct ivc_rx {
     uint32_t mask, shift, lap_shift;
     uint32_t publish_every;
     ivc_atomic_u64 *own_head;   /* in our link line */
+    struct ivc_fill fill;
 
     struct ivc_region *region;
     uint32_t slot;              /* the sender's */
@@ -114,6 +117,12 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
 
 /* Sends `len` bytes of a chunk of the pool, which is given back when they have been read. */
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len);
+
+/* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
+static inline enum ivc_copy_side ivc_tx_copy_side(const struct ivc_tx *tx, size_t len)
+{
+    return tx->fill == IVC_FILL_PAST && len >= IVC_FILL_LEAST ? IVC_COPY_PAST : IVC_COPY_IN;
+}
 
 /* Looks how far the receiver has read and frees what it has passed.  -EBADMSG when it tells
  * something that cannot be. */
@@ -182,6 +191,9 @@ static inline void ivc_rx_publish(struct ivc_rx *rx)
      * the chunks up to here are over before the sender writes them again. */
     ivc_store_release(rx->own_head, rx->head);
 }
+
+/* The body of a packet, of IVC_FILL_LEAST bytes at least, was read in so many cycles. */
+void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len);
 
 /* Whether there is a next packet. */
 static inline bool ivc_rx_is_ready(const struct ivc_rx *rx)

@@ -443,6 +443,40 @@ static void test_shapes(void)
     }
 }
 
+/* A receiver that reads one way in `cycles[0]`, the other in `cycles[1]`, but for one in many that is held
+ * up, over `n` packets: how many it asked to be filled past the cache. */
+static unsigned read_packets(struct pair *pair, unsigned n, const uint64_t cycles[2])
+{
+    unsigned past = 0;
+
+    for (unsigned i = 0; i < n; i++) {
+        bool way = ivc_tx_copy_side(&pair->tx, IVC_FILL_LEAST) == IVC_COPY_PAST;
+
+        past += way;
+        ivc_rx_note_reading(&pair->rx, i % 100 == 0 ? 1000000 : cycles[way], IVC_FILL_LEAST);
+        CHECK_EQ(ivc_tx_refresh(&pair->tx), 0);
+        CHECK_EQ(ivc_tx_copy_side(&pair->tx, IVC_FILL_LEAST - 1), IVC_COPY_IN);
+    }
+    return past;
+}
+
+/* The way that is faster is taken, the other tried ever less often; a change is noticed. */
+static void test_fill(void)
+{
+    enum { N = 1000000, FEW = N / 50 };
+    static const uint64_t near[2] = { 1000, 2500 }, far[2] = { 4000, 2000 }, alike[2] = { 1000, 950 };
+    struct pair pair;
+
+    open_pair(&pair, 64 << 10, 64, 32 << 10, 1 << 20);
+    CHECK_THAT(read_packets(&pair, N, near) < FEW, "near");
+    (void)read_packets(&pair, 200000, far);
+    CHECK_THAT(read_packets(&pair, N, far) > N - FEW, "far");
+    (void)read_packets(&pair, 200000, near);
+    CHECK_THAT(read_packets(&pair, N, near) < FEW, "near again");
+    CHECK_THAT(read_packets(&pair, N, alike) < FEW, "hardly better");
+    close_pair(&pair);
+}
+
 static const struct check_case cases[] = {
     { "shapes of a ring", test_shapes, 0 },
     { "every packet length", test_lengths, 0 },
@@ -454,6 +488,7 @@ static const struct check_case cases[] = {
     { "chunks of every length", test_chunks, 0 },
     { "the pool's limit", test_pool, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },
+    { "chunks filled as the receiver reads them faster", test_fill, 0 },
     { "doorbell", test_doorbell, 0 },
 };
 CHECK_MAIN(cases)

@@ -161,6 +161,7 @@ int ivc_tx_refresh(struct ivc_tx *tx)
     if (peer_head - tx->head > tx->tail - tx->head)
         return ivc_error_set(-EBADMSG, "member %u says it has read packets that were never sent; its "
                              "process is damaged or was replaced", tx->slot);
+    tx->fill = ivc_load_relaxed(&link->fill);   /* a wish, on which nothing rests */
     free_read_slots(tx, peer_head);
     return 0;
 }

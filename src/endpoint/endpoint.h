@@ -13,6 +13,7 @@
 #ifndef IVC_ENDPOINT_ENDPOINT_H
 #define IVC_ENDPOINT_ENDPOINT_H
 
+#include "base/copy.h"
 #include "channel/packet.h"
 
 #include <stdbool.h>
@@ -169,6 +170,7 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
 struct ivc_buffer {
     void *data;
     uint32_t size;      /* bytes that may be written at data, >= the size asked for */
+    enum ivc_copy_side side;    /* what ivc_copy() should be told when it fills the buffer */
     uint32_t chunk, residence;  /* the endpoint's */
     struct ivc_network_buffer *network;     /* the endpoint's */
 };

@@ -73,7 +73,7 @@ static void finish(struct ivc_outgoing *out, int status)
 }
 
 /* Copies the next `n` bytes of the payload, which has them. */
-static void gather(struct ivc_outgoing *out, char *to, size_t n)
+static void gather(struct ivc_outgoing *out, enum ivc_copy_side side, char *to, size_t n)
 {
     struct ivc_cursor *cursor = &out->cursor;
 
@@ -82,7 +82,7 @@ static void gather(struct ivc_outgoing *out, char *to, size_t n)
         const struct iovec *from = &out->iov[cursor->i];
         size_t part = IVC_MIN(n, from->iov_len - cursor->at);
 
-        ivc_copy(IVC_COPY_IN, to, (const char *)from->iov_base + cursor->at, part);
+        ivc_copy(side, to, (const char *)from->iov_base + cursor->at, part);
         to += part;
         n -= part;
         cursor->at += part;
@@ -106,7 +106,7 @@ static int send_part(struct ivc_outgoing *out, uint8_t tag, const void *before, 
         return r;
     if (before_len > 0)
         memcpy(buffer.data, before, before_len);
-    gather(out, (char *)buffer.data + before_len, n);
+    gather(out, buffer.side, (char *)buffer.data + before_len, n);
     r = ivc_endpoint_send_buffer(mailbox->endpoint, out->box->peer, tag, &buffer, before_len + n);
     if (r != 0) {
         ivc_endpoint_buffer_free(mailbox->endpoint, &buffer);

@@ -144,7 +144,7 @@ int send_by_buffer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t t
         return r;
     to = buffer.data;
     for (unsigned i = 0; i < n_parts; i++) {
-        ivc_copy(IVC_COPY_IN, to, parts[i].iov_base, parts[i].iov_len);
+        ivc_copy(buffer.side, to, parts[i].iov_base, parts[i].iov_len);
         to += parts[i].iov_len;
     }
     r = ivc_endpoint_send_buffer(mailbox->endpoint, peer, tag, &buffer, len);

@@ -30,6 +30,7 @@ static int pool_get(struct ivc_endpoint *endpoint, uint32_t *ret_chunk)
 static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                          const struct iovec *iov, unsigned n_iov, size_t len)
 {
+    enum ivc_copy_side side = ivc_tx_copy_side(&peer->tx, len);
     uint32_t chunk, share;
     uint64_t offset;
     char *memory;
@@ -39,7 +40,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
         return r;
     memory = ivc_pool_memory(&endpoint->home.pool, chunk, &share, &offset);
     for (unsigned i = 0; i < n_iov; i++) {
-        ivc_copy(IVC_COPY_IN, memory, iov[i].iov_base, iov[i].iov_len);
+        ivc_copy(side, memory, iov[i].iov_base, iov[i].iov_len);
         memory += iov[i].iov_len;
     }
     r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
@@ -186,6 +187,7 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         return ivc_error_set(-EMSGSIZE, "buffer of %zu bytes: at most %u", size,
                              endpoint->packet_max);
     ivc_endpoint_lock(endpoint);
+    ret_buffer->side = ivc_tx_copy_side(&peer->tx, size);   /* without a ring: zeroes, into the cache */
     switch (ivc_peer_state(peer)) {
     case IVC_PEER_CLOSED:
         r = endpoint->network ? ivc_remote_buffer_get(endpoint, ret_buffer)
