@@ -7,8 +7,8 @@
  * three times as fast as the other: it depends on the processor, on how far from each other the two are, and
  * on whose cache the lines lie in (docs/performance.md).  All of that is unknown here and may change at any
  * time, since the host moves its guests' processors.  So both are timed, a few copies of each, now and then,
- * by side and length; in between the faster one is taken.  A third one, past our cache, is the reader's choice
- * (channel/fill.h).
+ * by side and length; in between the faster one is taken.  A third one, past our cache, concerns the
+ * reader as well (channel/fill.h).
  */
 #include "base/copy.h"
 

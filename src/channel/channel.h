@@ -48,7 +48,7 @@ struct ivc_tx {
     uint32_t generation;        /* the receiver's */
     uint32_t chunks_out;        /* chunks that the receiver has not read yet */
     uint32_t announced;         /* bit per share of the pool: the receiver knows it */
-    uint32_t fill;              /* enum ivc_fill_way, as the receiver said at the last refresh */
+    struct ivc_fill fill;
     struct ivc_share share;     /* the ring's memory */
 };
 
@@ -69,7 +69,7 @@ struct ivc_rx {
     uint32_t mask, shift, lap_shift;
     uint32_t publish_every;
     ivc_atomic_u64 *own_head;   /* in our link line */
-    struct ivc_fill fill;
+    struct ivc_timed reading;
 
     struct ivc_region *region;
     uint32_t slot;              /* the sender's */
@@ -121,8 +121,11 @@ int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len
 /* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
 static inline enum ivc_copy_side ivc_tx_copy_side(const struct ivc_tx *tx, size_t len)
 {
-    return tx->fill == IVC_FILL_PAST && len >= IVC_FILL_LEAST ? IVC_COPY_PAST : IVC_COPY_IN;
+    return tx->fill.past && len >= IVC_FILL_LEAST ? IVC_COPY_PAST : IVC_COPY_IN;
 }
+
+/* Such a chunk, of IVC_FILL_LEAST bytes at least, was filled in so many cycles. */
+void ivc_tx_note_filling(struct ivc_tx *tx, uint64_t cycles, uint32_t len);
 
 /* Looks how far the receiver has read and frees what it has passed.  -EBADMSG when it tells
  * something that cannot be. */

@@ -4,60 +4,65 @@
 #include "base/util.h"
 
 enum {
-    TIMED = 16,                 /* packets; the slowest is not counted */
-    SETTLE = 512,               /* as many as may be under way: filled before the sender was told */
+    TIMED = 16,                 /* packets */
+    SETTLE = 512,               /* as many as may be under way, and the receiver's next word */
     PAUSE_FIRST = 256,          /* packets; then twice as many each time the answer stays the same */
     PAUSE_MAX = 128 << 10,
 };
 
-void ivc_fill_init(struct ivc_fill *fill)
+bool ivc_timed_add(struct ivc_timed *timed, uint64_t cycles, uint32_t len, uint32_t *ret_cycles)
 {
-    *fill = (struct ivc_fill){ .left = PAUSE_FIRST, .pause = PAUSE_FIRST };
+    cycles = cycles * 4096 / len;
+    timed->cycles += cycles;
+    timed->slowest = IVC_MAX(timed->slowest, cycles);
+    if (++timed->n < TIMED)
+        return false;
+    *ret_cycles = (uint32_t)IVC_MIN((timed->cycles - timed->slowest) / (TIMED - 1), UINT32_MAX / 2);
+    *timed = (struct ivc_timed){ 0 };
+    return true;
 }
 
 static void begin(struct ivc_fill *fill, enum ivc_fill_phase phase, uint32_t packets)
 {
     fill->phase = phase;
     fill->left = packets;
-    fill->cycles = fill->slowest = 0;
 }
 
-static void add(struct ivc_fill *fill, uint64_t cycles)
+static void decide(struct ivc_fill *fill, uint64_t cycles)
 {
-    fill->cycles += cycles;
-    fill->slowest = IVC_MAX(fill->slowest, cycles);
+    bool better = cycles < fill->before - fill->before / 8;
+
+    fill->past ^= !better;
+    fill->pause = better ? PAUSE_FIRST : IVC_MIN(IVC_MAX(2 * fill->pause, PAUSE_FIRST), PAUSE_MAX);
+    begin(fill, IVC_FILL_REST, fill->pause);
 }
 
-/* The phase is over. */
-static bool go_on(struct ivc_fill *fill)
+bool ivc_fill_asks(const struct ivc_fill *fill)
 {
-    uint64_t cycles = fill->cycles - fill->slowest;
-    bool better;
+    if (fill->phase == IVC_FILL_REST || fill->phase == IVC_FILL_SETTLE)
+        return fill->left == 0;
+    return fill->timed.n == TIMED - 1;
+}
 
-    switch (fill->phase) {
-    case IVC_FILL_REST:
-        begin(fill, IVC_FILL_TIME, TIMED);
-        return false;
-    case IVC_FILL_TIME:
-        fill->before = cycles;
-        fill->way ^= 1;
-        begin(fill, IVC_FILL_SETTLE, SETTLE);
-        return true;
-    case IVC_FILL_SETTLE:
-        begin(fill, IVC_FILL_TIME_OTHER, TIMED);
-        return false;
-    default:
-        better = cycles < fill->before - fill->before / 8;
-        fill->pause = better ? PAUSE_FIRST : IVC_MIN(2 * fill->pause, PAUSE_MAX);
-        fill->way ^= !better;
-        begin(fill, IVC_FILL_REST, fill->pause);
-        return !better;
+void ivc_fill_note(struct ivc_fill *fill, uint64_t cycles, uint32_t len, uint32_t reading)
+{
+    uint32_t mean;
+
+    if (fill->phase == IVC_FILL_REST || fill->phase == IVC_FILL_SETTLE) {
+        if (fill->left > 0)
+            fill->left--;
+        else if (reading > 0)
+            fill->phase++;
+        return;
     }
-}
-
-bool ivc_fill_note(struct ivc_fill *fill, uint64_t cycles, uint32_t len)
-{
-    if (fill->phase == IVC_FILL_TIME || fill->phase == IVC_FILL_TIME_OTHER)
-        add(fill, cycles * 4096 / len);
-    return --fill->left == 0 && go_on(fill);
+    if (!ivc_timed_add(&fill->timed, cycles, len, &mean))
+        return;
+    reading = IVC_MIN(reading, UINT32_MAX / 2);     /* a peer may tell anything */
+    if (fill->phase == IVC_FILL_TIME_OTHER) {
+        decide(fill, (uint64_t)mean + reading);
+        return;
+    }
+    fill->before = mean + reading;
+    fill->past ^= true;
+    begin(fill, IVC_FILL_SETTLE, SETTLE);
 }

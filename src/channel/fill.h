@@ -2,13 +2,13 @@
  * How the sender of large packets fills its chunks: into its cache, or past it.
  *
  * Two processors that share a cache hand lines on quickest when they stay there.  Between two that do not,
- * each line has to be fetched out of the other one's cache, and it is better that the sender writes past its
- * own, to memory, from where the receiver reads at full speed.  Which it is, only the receiver can tell, and
- * it changes when the host moves a guest's processor.  So the receiver times its reading, now and then asks
- * for the other way for a while, and keeps to what was faster for itself.  It asks on its link line; the
- * sender finds that when it looks how far the receiver has come.
+ * the sender has to take each line away from the other one's cache, and the receiver to fetch it from the
+ * sender's; then it may be better to write to memory, past the cache.  Which it is changes when the host
+ * moves a guest's processor.  So the sender times its filling, the receiver its reading, which it tells on its
+ * link line; now and then the sender goes the other way for a while, and keeps to the one that takes less
+ * time on both sides together.  All in ivc_cycles(): both are on one host.
  *
- * Threads: as the ivc_rx that this belongs to.
+ * Threads: as the ivc_tx, or the ivc_rx, that this belongs to.
  */
 #ifndef IVC_CHANNEL_FILL_H
 #define IVC_CHANNEL_FILL_H
@@ -16,24 +16,32 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum ivc_fill_way {
-    IVC_FILL_CACHE,
-    IVC_FILL_PAST,
-};
-
 enum { IVC_FILL_LEAST = 16 << 10 };     /* bytes of a packet for which it matters */
+
+/* Of a few packets, but for the slowest, which was held up by something else. */
+struct ivc_timed {
+    uint32_t n;
+    uint64_t cycles, slowest;
+};
+/* False: not enough yet.  True: `ret_cycles` is the mean for 4 KiB, and it begins anew. */
+bool ivc_timed_add(struct ivc_timed *timed, uint64_t cycles, uint32_t len, uint32_t *ret_cycles);
 
 enum ivc_fill_phase { IVC_FILL_REST, IVC_FILL_TIME, IVC_FILL_SETTLE, IVC_FILL_TIME_OTHER };
 
+/* The sender's.  All zero: into the cache, and about to be looked at. */
 struct ivc_fill {
-    uint32_t way;               /* enum ivc_fill_way: what is asked for */
+    bool past;                  /* the way to go now */
     enum ivc_fill_phase phase;
-    uint32_t left, pause;       /* packets until the phase is over; that a rest lasts */
-    uint64_t cycles, slowest, before;       /* per 4 KiB; all of a phase, one of it, all of the one before */
+    uint32_t left, pause;       /* packets until a rest is over, or a settling; that a rest lasts */
+    uint32_t before;            /* cycles for 4 KiB, both sides, the other way */
+    struct ivc_timed timed;
 };
 
-void ivc_fill_init(struct ivc_fill *fill);
-/* A packet of `len` bytes, IVC_FILL_LEAST at least, was read in so many cycles.  True: `way` has changed. */
-bool ivc_fill_note(struct ivc_fill *fill, uint64_t cycles, uint32_t len);
+/* Whether the next note needs to know what the receiver told: a look at its line costs as much as a short
+ * message. */
+bool ivc_fill_asks(const struct ivc_fill *fill);
+/* A packet of `len` bytes, IVC_FILL_LEAST at least, was filled in so many cycles.  `reading`: what the
+ * receiver told last, 0: nothing. */
+void ivc_fill_note(struct ivc_fill *fill, uint64_t cycles, uint32_t len, uint32_t reading);
 
 #endif

@@ -18,7 +18,7 @@ static int address_to(struct ivc_region *region, uint32_t slot, uint32_t generat
     ivc_store_release(&link->ring, 0);
     ivc_store_release(&link->head, 0);
     ivc_store_release(&link->suspended, suspended);
-    ivc_store_relaxed(&link->fill, 0);
+    ivc_store_relaxed(&link->reading, 0);
     /* Release: pairs with the acquires of generation in ivc_rx_open(), ivc_tx_refresh() and
      * ivc_link_look(). */
     ivc_store_release(&link->generation, generation);

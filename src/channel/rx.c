@@ -58,7 +58,6 @@ int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
     rx.lap_shift = (uint32_t)__builtin_ctz(header.n_slots);
     rx.publish_every = IVC_MAX(header.n_slots / 4, 1);
     rx.own_head = &ivc_region_own_link(region, slot)->head;
-    ivc_fill_init(&rx.fill);
     rx.shares[IVC_SHARE_ARENA] = (struct ivc_rx_share){
         rx.slots + (uint64_t)header.n_slots * header.slot_size, header.arena_size,
     };
@@ -68,9 +67,11 @@ int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
 
 void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len)
 {
-    /* Relaxed: see ivc_tx_refresh(). */
-    if (ivc_fill_note(&rx->fill, cycles, len))
-        ivc_store_relaxed(&ivc_region_own_link(rx->region, rx->slot)->fill, rx->fill.way);
+    uint32_t mean;
+
+    /* Relaxed: see ivc_tx_note_filling(). */
+    if (ivc_timed_add(&rx->reading, cycles, len, &mean))
+        ivc_store_relaxed(&ivc_region_own_link(rx->region, rx->slot)->reading, mean);
 }
 
 void ivc_rx_close(struct ivc_rx *rx)

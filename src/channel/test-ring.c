@@ -443,37 +443,60 @@ static void test_shapes(void)
     }
 }
 
-/* A receiver that reads one way in `cycles[0]`, the other in `cycles[1]`, but for one in many that is held
- * up, over `n` packets: how many it asked to be filled past the cache. */
-static unsigned read_packets(struct pair *pair, unsigned n, const uint64_t cycles[2])
+/* What filling and reading take, into the cache and past it; but for one packet in many that is held up. */
+struct costs {
+    uint64_t filling[2], reading[2];
+};
+
+/* How many of `n` packets were filled past the cache; the receiver reads them a while later. */
+static unsigned send_packets(struct pair *pair, unsigned n, const struct costs *costs)
 {
-    unsigned past = 0;
+    enum { LAG = 200 };
+    static bool under_way[LAG];
+    unsigned n_past = 0;
 
     for (unsigned i = 0; i < n; i++) {
-        bool way = ivc_tx_copy_side(&pair->tx, IVC_FILL_LEAST) == IVC_COPY_PAST;
+        bool past = ivc_tx_copy_side(&pair->tx, IVC_FILL_LEAST) == IVC_COPY_PAST;
+        unsigned held_up = i % 100 == 0 ? 1000 : 1;
 
-        past += way;
-        ivc_rx_note_reading(&pair->rx, i % 100 == 0 ? 1000000 : cycles[way], IVC_FILL_LEAST);
-        CHECK_EQ(ivc_tx_refresh(&pair->tx), 0);
+        ivc_tx_note_filling(&pair->tx, held_up * costs->filling[past], IVC_FILL_LEAST);
+        ivc_rx_note_reading(&pair->rx, held_up * costs->reading[under_way[i % LAG]], IVC_FILL_LEAST);
+        under_way[i % LAG] = past;
         CHECK_EQ(ivc_tx_copy_side(&pair->tx, IVC_FILL_LEAST - 1), IVC_COPY_IN);
+        n_past += past;
     }
-    return past;
+    return n_past;
 }
 
-/* The way that is faster is taken, the other tried ever less often; a change is noticed. */
+/* The way that takes both less time is gone, the other tried ever less often; a change is noticed. */
 static void test_fill(void)
 {
     enum { N = 1000000, FEW = N / 50 };
-    static const uint64_t near[2] = { 1000, 2500 }, far[2] = { 4000, 2000 }, alike[2] = { 1000, 950 };
+    static const struct costs near = { { 600, 1200 }, { 650, 1500 } }, far = { { 4000, 1200 }, { 1300, 1600 } };
+    static const struct costs alike = { { 1000, 900 }, { 1000, 950 } }, one_sided = { { 1500, 1200 }, { 1000, 4000 } };
     struct pair pair;
 
     open_pair(&pair, 64 << 10, 64, 32 << 10, 1 << 20);
-    CHECK_THAT(read_packets(&pair, N, near) < FEW, "near");
-    (void)read_packets(&pair, 200000, far);
-    CHECK_THAT(read_packets(&pair, N, far) > N - FEW, "far");
-    (void)read_packets(&pair, 200000, near);
-    CHECK_THAT(read_packets(&pair, N, near) < FEW, "near again");
-    CHECK_THAT(read_packets(&pair, N, alike) < FEW, "hardly better");
+    CHECK_THAT(send_packets(&pair, N, &near) < FEW, "near");
+    (void)send_packets(&pair, 200000, &far);
+    CHECK_THAT(send_packets(&pair, N, &far) > N - FEW, "far");
+    (void)send_packets(&pair, 200000, &near);
+    CHECK_THAT(send_packets(&pair, N, &near) < FEW, "near again");
+    CHECK_THAT(send_packets(&pair, N, &alike) < FEW, "hardly better");
+    CHECK_THAT(send_packets(&pair, N, &one_sided) < FEW, "better for the sender alone");
+    close_pair(&pair);
+}
+
+/* A receiver of an older build says nothing: nothing is tried. */
+static void test_fill_alone(void)
+{
+    struct pair pair;
+
+    open_pair(&pair, 64 << 10, 64, 32 << 10, 1 << 20);
+    for (unsigned i = 0; i < 100000; i++) {
+        ivc_tx_note_filling(&pair.tx, 1000, IVC_FILL_LEAST);
+        CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);
+    }
     close_pair(&pair);
 }
 
@@ -488,7 +511,8 @@ static const struct check_case cases[] = {
     { "chunks of every length", test_chunks, 0 },
     { "the pool's limit", test_pool, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },
-    { "chunks filled as the receiver reads them faster", test_fill, 0 },
+    { "chunks filled into the cache or past it", test_fill, 0 },
+    { "chunks filled for one who does not tell", test_fill_alone, 0 },
     { "doorbell", test_doorbell, 0 },
 };
 CHECK_MAIN(cases)

@@ -161,9 +161,19 @@ int ivc_tx_refresh(struct ivc_tx *tx)
     if (peer_head - tx->head > tx->tail - tx->head)
         return ivc_error_set(-EBADMSG, "member %u says it has read packets that were never sent; its "
                              "process is damaged or was replaced", tx->slot);
-    tx->fill = ivc_load_relaxed(&link->fill);   /* a wish, on which nothing rests */
     free_read_slots(tx, peer_head);
     return 0;
+}
+
+void ivc_tx_note_filling(struct ivc_tx *tx, uint64_t cycles, uint32_t len)
+{
+    const struct ivc_layout_link *link;
+    uint32_t reading = 0;
+
+    /* Relaxed: a number, on which nothing rests. */
+    if (ivc_fill_asks(&tx->fill) && (link = ivc_region_peer_link(tx->region, tx->slot)))
+        reading = ivc_load_relaxed(&link->reading);
+    ivc_fill_note(&tx->fill, cycles, len, reading);
 }
 
 /* The receiver has not taken enough. */

@@ -174,6 +174,7 @@ static int get_chunk(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_buffe
     ret_buffer->residence = home->number;
     ret_buffer->data = ivc_pool_memory(&home->pool, ret_buffer->chunk, &share, &offset);
     ret_buffer->size = home->pool.chunk_size;
+    ret_buffer->since = ivc_cycles();
     home->buffers_out++;
     return 0;
 }
@@ -292,6 +293,8 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     } else if (r == 0 && network) {
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
     } else {
+        if (r == 0 && len >= IVC_FILL_LEAST)
+            ivc_tx_note_filling(&peer->tx, ivc_cycles() - buffer->since, (uint32_t)len);
         if (r == 0)
             r = send_chunk(endpoint, peer, tag, buffer->chunk, len);
         endpoint->home.buffers_out -= r == 0;

@@ -184,7 +184,7 @@ struct ivc_layout_link {
     /* 1: the owner reads and writes nothing of this pair any more but this line of the peer's: `head`
      * is final, and so is the ring.  2: nor that.  Cleared when the line is addressed to someone else. */
     ivc_atomic_u32 suspended;
-    ivc_atomic_u32 fill;        /* how the peer should fill its chunks (channel/fill.h) */
+    ivc_atomic_u32 reading;     /* what it takes the owner to read the peer's chunks (channel/fill.h) */
     uint8_t pad[32];
 };
 _Static_assert(sizeof(struct ivc_layout_link) == 64, "one cache line");
