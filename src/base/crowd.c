@@ -8,7 +8,7 @@
 
 enum {
     TURNS_PER_LOOK = 1024,      /* some 30 us, of which a look takes one */
-    YIELDS_PER_LOOK = TURNS_PER_LOOK,
+    YIELDS_PER_LOOK = 32,       /* if none of them led to anybody, it was somebody who is gone */
     OUR_PART = 2,               /* of what was taken at once */
 };
 
@@ -24,7 +24,7 @@ static void look(struct ivc_crowd *crowd)
 
 bool ivc_crowd_waits(struct ivc_crowd *crowd)
 {
-    if (crowd->idle % TURNS_PER_LOOK == 0)
+    if (crowd->idle % TURNS_PER_LOOK == 0 || crowd->yields == 1)
         look(crowd);
     if (crowd->yields == 0 || (int64_t)(crowd->ours_until - ivc_cycles()) > 0)
         return false;
