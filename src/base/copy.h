@@ -33,6 +33,17 @@ static inline void ivc_copy(enum ivc_copy_side side, void *to, const void *from,
         ivc_copy_long(side, to, from, n);
 }
 
+/* Asks for the line to be ours alone, so that storing into it later waits for nobody.  (The compiler's own
+ * prefetch asks for a copy to read, unless it is told of a newer processor.) */
+static inline void ivc_fetch_to_write(char *line)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 /* Moves the first and the last `width` bytes of n, width <= n <= 2 * width. */
 #define IVC_COPY_ENDS(type, to, from, n)                            \
     do {                                                            \

@@ -79,6 +79,10 @@ struct ivc_rx {
     struct ivc_rx_share shares[IVC_SHARES_MAX];
 };
 
+/* Slots between the one that was filled and the one that is fetched from the receiver's cache, who had read it
+ * a lap ago.  With fewer an answered message takes longer. */
+enum { IVC_TX_AHEAD = 8 };
+
 enum { IVC_RX_HEAD_MAX = IVC_SLOT_SIZE_MAX };
 
 /* Whether a ring of that size can be made of slots of that size: -EINVAL with a text, or the most
@@ -152,6 +156,7 @@ static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, u
                       ivc_slot_word((uint32_t)(tx->tail >> tx->lap_shift) + 1, len, tag, kind));
     tx->records[tx->tail & tx->mask] = (struct ivc_tx_slot){ (uint32_t)tx->arena_tail, chunk };
     tx->tail++;
+    ivc_fetch_to_write(tx->slots + (((tx->tail + IVC_TX_AHEAD) & tx->mask) << tx->shift));
     /* Relaxed: see region/inbox.c. */
     if (!(ivc_load_relaxed(tx->bell.watched) & tx->bell.bit))
         ivc_doorbell_ring(&tx->bell);
