@@ -12,7 +12,10 @@
  */
 #include "base/copy.h"
 
+#include "base/atomics.h"
 #include "base/util.h"
+
+#include <stdbool.h>
 
 enum { BLOCK = 128 };
 
@@ -57,14 +60,17 @@ enum {
 };
 
 struct choice {
-    uint32_t copies, pause;     /* left until the next comparison; between two */
-    uint32_t tries;             /* of the comparison that goes on */
-    uint32_t way;
+    ivc_atomic_u32 copies;      /* left until the next comparison */
+    ivc_atomic_u32 way;         /* the faster one */
+    atomic_flag comparing;      /* a thread does, and has what follows */
+    uint32_t pause;             /* between two comparisons */
+    uint32_t tries;
     uint64_t cycles[WAYS], slowest[WAYS];       /* for 4 KiB */
 };
 
-/* Of each thread: no other looks at it. */
-static __thread struct choice choices[IVC_COPY_SIDES][LENGTHS];
+/* Of all threads: what each of them would need for itself does not fit into the little room that libraries
+ * loaded later share (base/chain.c), when two adapters are in one process. */
+static struct choice choices[IVC_COPY_SIDES][LENGTHS];
 
 static void copy_by_string(char *to, const char *from, size_t n)
 {
@@ -79,14 +85,15 @@ static void copy_by(uint32_t way, char *to, const char *from, size_t n)
         copy_by_string(to, from, n);
 }
 
+/* Relaxed, all of it: which way another thread takes meanwhile, and how often, does not matter. */
 static void decide(struct choice *choice)
 {
-    uint32_t before = choice->way;
+    uint32_t way = choice->cycles[1] - choice->slowest[1] < choice->cycles[0] - choice->slowest[0];
+    bool same = way == ivc_load_relaxed(&choice->way);
 
-    choice->way = choice->cycles[1] - choice->slowest[1] < choice->cycles[0] - choice->slowest[0];
-    choice->pause = choice->way == before ? IVC_MIN(IVC_MAX(2 * choice->pause, PAUSE_MIN), PAUSE_MAX)
-        : PAUSE_MIN;
-    choice->copies = choice->pause;
+    choice->pause = same ? IVC_MIN(IVC_MAX(2 * choice->pause, PAUSE_MIN), PAUSE_MAX) : PAUSE_MIN;
+    ivc_store_relaxed(&choice->way, way);
+    ivc_store_relaxed(&choice->copies, choice->pause);
     choice->tries = 0;
     memset(choice->cycles, 0, sizeof choice->cycles);
     memset(choice->slowest, 0, sizeof choice->slowest);
@@ -135,18 +142,23 @@ static struct choice *choice_for(enum ivc_copy_side side, size_t n)
 void ivc_copy_long(enum ivc_copy_side side, char *to, const char *from, size_t n)
 {
     struct choice *choice;
+    uint32_t copies;
 
     if (side == IVC_COPY_PAST) {
         copy_past(to, from, n);
         return;
     }
     choice = choice_for(side, n);
-    if (choice->copies == 0) {
+    copies = ivc_load_relaxed(&choice->copies);
+    /* Acquire and release: the last comparison's thread has done with it. */
+    if (copies == 0 && !atomic_flag_test_and_set_explicit(&choice->comparing, memory_order_acquire)) {
         compare(choice, to, from, n);
+        atomic_flag_clear_explicit(&choice->comparing, memory_order_release);
         return;
     }
-    choice->copies--;
-    copy_by(choice->way, to, from, n);
+    if (copies > 0)
+        ivc_store_relaxed(&choice->copies, copies - 1);
+    copy_by(ivc_load_relaxed(&choice->way), to, from, n);
 }
 
 #else
