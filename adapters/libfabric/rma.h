@@ -52,13 +52,7 @@ static inline size_t ivc_fi_iov_len(const struct iovec *iov, unsigned n_iov)
 /* Copies between a buffer and segments; the segments' length counts. */
 static inline void ivc_fi_gather(void *to, const struct iovec *iov, unsigned n_iov)
 {
-    char *at = to;
-
-    for (unsigned i = 0; i < n_iov; i++) {
-        if (iov[i].iov_len > 0)
-            ivc_copy(IVC_COPY_IN, at, iov[i].iov_base, iov[i].iov_len);
-        at += iov[i].iov_len;
-    }
+    ivc_copy_gather(IVC_COPY_IN, to, iov, n_iov);
 }
 
 static inline void ivc_fi_scatter(const struct iovec *iov, unsigned n_iov, const void *from)

@@ -50,16 +50,6 @@ static inline int answer(struct mca_btl_base_endpoint_t *endpoint, int rc)
     return OPAL_LIKELY(rc == 0) ? OPAL_SUCCESS : refusal(endpoint, rc);
 }
 
-static void fill(const struct ivc_buffer *buffer, const struct iovec *iov, unsigned int n_iov)
-{
-    char *next = buffer->data;
-
-    for (unsigned int i = 0; i < n_iov; i++) {
-        ivc_copy(buffer->side, next, iov[i].iov_base, iov[i].iov_len);
-        next += iov[i].iov_len;
-    }
-}
-
 static int post_in_buffer(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base_tag_t tag,
                           const struct iovec *iov, unsigned int n_iov, size_t total)
 {
@@ -69,7 +59,7 @@ static int post_in_buffer(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base
 
     if (rc != 0)
         return rc;
-    fill(&buffer, iov, n_iov);
+    ivc_copy_gather(buffer.side, buffer.data, iov, n_iov);
     rc = ivc_endpoint_send_buffer(e, endpoint->peer, tag, &buffer, total);
     if (rc != 0)
         ivc_endpoint_buffer_free(e, &buffer);

@@ -13,9 +13,7 @@
 #include "base/copy.h"
 
 #include "base/atomics.h"
-#include "base/util.h"
-
-#include <stdbool.h>
+#include "base/timed.h"
 
 enum { BLOCK = 128 };
 
@@ -53,7 +51,7 @@ static void copy_by_moves(char *to, const char *from, size_t n)
 enum {
     WAYS = 2,
     LINE = 64,
-    TRIES = 4,                  /* of each way, in turn, of which the slowest is not counted */
+    TRIES = 4,                  /* of each way, in turn */
     LENGTHS = 6,                /* from 2, 4, 8, 16, 32 and 64 KiB on */
     PAUSE_MIN = 32,             /* copies between two comparisons; doubled while the answer is the same */
     PAUSE_MAX = 1024,
@@ -64,8 +62,9 @@ struct choice {
     ivc_atomic_u32 way;         /* the faster one */
     atomic_flag comparing;      /* a thread does, and has what follows */
     uint32_t pause;             /* between two comparisons */
-    uint32_t tries;
-    uint64_t cycles[WAYS], slowest[WAYS];       /* for 4 KiB */
+    uint32_t tries;             /* of all comparisons */
+    struct ivc_timed timed[WAYS];
+    uint32_t cycles[WAYS];      /* for 4 KiB */
 };
 
 /* Of all threads: what each of them would need for itself does not fit into the little room that libraries
@@ -88,27 +87,22 @@ static void copy_by(uint32_t way, char *to, const char *from, size_t n)
 /* Relaxed, all of it: which way another thread takes meanwhile, and how often, does not matter. */
 static void decide(struct choice *choice)
 {
-    uint32_t way = choice->cycles[1] - choice->slowest[1] < choice->cycles[0] - choice->slowest[0];
+    uint32_t way = choice->cycles[1] < choice->cycles[0];
     bool same = way == ivc_load_relaxed(&choice->way);
 
-    choice->pause = same ? IVC_MIN(IVC_MAX(2 * choice->pause, PAUSE_MIN), PAUSE_MAX) : PAUSE_MIN;
+    choice->pause = ivc_timed_pause(choice->pause, same, PAUSE_MIN, PAUSE_MAX);
     ivc_store_relaxed(&choice->way, way);
     ivc_store_relaxed(&choice->copies, choice->pause);
-    choice->tries = 0;
-    memset(choice->cycles, 0, sizeof choice->cycles);
-    memset(choice->slowest, 0, sizeof choice->slowest);
 }
 
 static void compare(struct choice *choice, char *to, const char *from, size_t n)
 {
     uint32_t way = choice->tries++ % WAYS;
-    uint64_t cycles = ivc_cycles();
+    uint64_t start = ivc_cycles();
 
     copy_by(way, to, from, n);
-    cycles = (ivc_cycles() - cycles) * 4096 / n;
-    choice->cycles[way] += cycles;
-    choice->slowest[way] = IVC_MAX(choice->slowest[way], cycles);
-    if (choice->tries == WAYS * TRIES)
+    if (ivc_timed_add(&choice->timed[way], TRIES, ivc_cycles() - start, n, &choice->cycles[way])
+        && way == WAYS - 1)
         decide(choice);
 }
 

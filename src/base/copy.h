@@ -10,6 +10,7 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <sys/uio.h>
 
 /* Into memory that others read, out of memory that others have written. */
 enum ivc_copy_side {
@@ -31,6 +32,19 @@ static inline void ivc_copy(enum ivc_copy_side side, void *to, const void *from,
         memcpy(to, from, n);
     else
         ivc_copy_long(side, to, from, n);
+}
+
+/* Pieces, one behind the other. */
+static inline void ivc_copy_gather(enum ivc_copy_side side, void *to, const struct iovec *iov,
+                                   unsigned n_iov)
+{
+    char *at = to;
+
+    for (unsigned i = 0; i < n_iov; i++) {
+        if (iov[i].iov_len > 0)
+            ivc_copy(side, at, iov[i].iov_base, iov[i].iov_len);
+        at += iov[i].iov_len;
+    }
 }
 
 /* Asks for the line to be ours alone, so that storing into it later waits for nobody.  (The compiler's own

@@ -13,18 +13,11 @@
 #ifndef IVC_CHANNEL_FILL_H
 #define IVC_CHANNEL_FILL_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/timed.h"
 
 enum { IVC_FILL_LEAST = 16 << 10 };     /* bytes of a packet for which it matters */
 
-/* Of a few packets, but for the slowest, which was held up by something else. */
-struct ivc_timed {
-    uint32_t n;
-    uint64_t cycles, slowest;
-};
-/* False: not enough yet.  True: `ret_cycles` is the mean for 4 KiB, and it begins anew. */
-bool ivc_timed_add(struct ivc_timed *timed, uint64_t cycles, uint32_t len, uint32_t *ret_cycles);
+enum { IVC_FILL_TIMED = 16 };           /* packets, by either side */
 
 enum ivc_fill_phase { IVC_FILL_REST, IVC_FILL_TIME, IVC_FILL_SETTLE, IVC_FILL_TIME_OTHER };
 

@@ -70,7 +70,7 @@ void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len)
     uint32_t mean;
 
     /* Relaxed: see ivc_tx_note_filling(). */
-    if (ivc_timed_add(&rx->reading, cycles, len, &mean))
+    if (ivc_timed_add(&rx->reading, IVC_FILL_TIMED, cycles, len, &mean))
         ivc_store_relaxed(&ivc_region_own_link(rx->region, rx->slot)->reading, mean);
 }
 

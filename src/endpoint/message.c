@@ -136,17 +136,12 @@ int send_by_buffer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t t
                    const struct iovec *parts, unsigned n_parts, size_t len)
 {
     struct ivc_buffer buffer;
-    char *to;
     int r = len > mailbox->packet_max
         ? IVC_E_FULL : ivc_endpoint_buffer_get(mailbox->endpoint, peer, len, &buffer);
 
     if (r != 0)
         return r;
-    to = buffer.data;
-    for (unsigned i = 0; i < n_parts; i++) {
-        ivc_copy(buffer.side, to, parts[i].iov_base, parts[i].iov_len);
-        to += parts[i].iov_len;
-    }
+    ivc_copy_gather(buffer.side, buffer.data, parts, n_parts);
     r = ivc_endpoint_send_buffer(mailbox->endpoint, peer, tag, &buffer, len);
     if (r != 0)
         ivc_endpoint_buffer_free(mailbox->endpoint, &buffer);

@@ -39,10 +39,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
     if (r != 0)
         return r;
     memory = ivc_pool_memory(&endpoint->home.pool, chunk, &share, &offset);
-    for (unsigned i = 0; i < n_iov; i++) {
-        ivc_copy(side, memory, iov[i].iov_base, iov[i].iov_len);
-        memory += iov[i].iov_len;
-    }
+    ivc_copy_gather(side, memory, iov, n_iov);
     r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
     if (r != 0)
         ivc_pool_put(&endpoint->home.pool, chunk);
