@@ -37,11 +37,17 @@ bool ivc_crowd_waits(struct ivc_crowd *crowd);
  * is not known yet. */
 void ivc_crowd_give_way(struct ivc_crowd *crowd, uint64_t long_cycles);
 
+/* Before the end of a turn that made a system call, or took as long as one: it counts as many. */
+static inline void ivc_crowd_long_turn(struct ivc_crowd *crowd)
+{
+    crowd->idle |= IVC_CROWD_TURNS - 1;     /* up to a multiple, which no count of so many turns misses */
+}
+
 /* After each turn; true: call ivc_crowd_give_way(), holding nothing. */
 static inline bool ivc_crowd_turn(struct ivc_crowd *crowd, bool found)
 {
     crowd->idle = found ? 0 : crowd->idle + 1;
-    return crowd->idle > IVC_CROWD_TURNS && ivc_crowd_waits(crowd);
+    return crowd->idle >= IVC_CROWD_TURNS && ivc_crowd_waits(crowd);
 }
 
 #endif

@@ -451,6 +451,8 @@ int ivc_remote_poll(struct ivc_endpoint *endpoint)
     count_lies(endpoint, woke, n);
     endpoint->network_busy = n > 0;
     endpoint->network_due = 0;
+    if (n == 0)
+        ivc_crowd_long_turn(&endpoint->crowd);
     if (memory && n == 0)
         plan_next_look(endpoint, start, ivc_cycles());
     return n;

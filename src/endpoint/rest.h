@@ -54,7 +54,7 @@ void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd);
 /* After each turn, and after ivc_crowd_turn(). */
 static inline void ivc_rest_turn(struct ivc_rest *rest, const struct ivc_crowd *crowd)
 {
-    if (crowd->idle > IVC_CROWD_TURNS && crowd->idle % IVC_REST_LOOK_EVERY == 0)
+    if (crowd->idle >= IVC_CROWD_TURNS && crowd->idle % IVC_REST_LOOK_EVERY == 0)
         ivc_rest_look(rest, crowd);
 }
 
