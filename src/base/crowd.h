@@ -43,11 +43,17 @@ static inline void ivc_crowd_long_turn(struct ivc_crowd *crowd)
     crowd->idle |= IVC_CROWD_TURNS - 1;     /* up to a multiple, which no count of so many turns misses */
 }
 
-/* After each turn; true: call ivc_crowd_give_way(), holding nothing. */
-static inline bool ivc_crowd_turn(struct ivc_crowd *crowd, bool found)
+/* Before each turn; true: call ivc_crowd_give_way(), holding nothing.  Before, not after it: what came
+ * meanwhile is found by this turn, ahead of what the caller then looks for elsewhere. */
+static inline bool ivc_crowd_is_due(struct ivc_crowd *crowd)
+{
+    return __builtin_expect(crowd->idle >= IVC_CROWD_TURNS, 0) && ivc_crowd_waits(crowd);
+}
+
+/* After each turn. */
+static inline void ivc_crowd_turn(struct ivc_crowd *crowd, bool found)
 {
     crowd->idle = found ? 0 : crowd->idle + 1;
-    return crowd->idle >= IVC_CROWD_TURNS && ivc_crowd_waits(crowd);
 }
 
 #endif

@@ -405,30 +405,26 @@ void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
     leave(endpoint);
 }
 
-/* What a turn that found nothing does about the wait that it may be part of. */
-static __attribute__((noinline)) int end_turn_in_vain(struct ivc_endpoint *endpoint)
+static __attribute__((noinline)) void give_way(struct ivc_endpoint *endpoint)
 {
-    bool give_way = ivc_crowd_turn(&endpoint->crowd, false);
-
-    ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
-    leave(endpoint);
-    if (give_way && endpoint->threads)
-        sched_yield();      /* others may be in progress by now: nothing is noted */
-    else if (give_way)
+    if (endpoint->threads)
+        sched_yield();      /* others may be in progress: nothing is noted */
+    else if (!endpoint->in_turn)
         ivc_crowd_give_way(&endpoint->crowd, LONG_US * endpoint->rest.cycles_per_us);
-    return 0;
 }
 
 __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
 {
     int n;
 
+    if (ivc_crowd_is_due(&endpoint->crowd))
+        give_way(endpoint);
     if (!enter(endpoint))
         return 0;
     n = poll_turn(endpoint);
+    ivc_crowd_turn(&endpoint->crowd, n > 0);
     if (n == 0)
-        return end_turn_in_vain(endpoint);
-    (void)ivc_crowd_turn(&endpoint->crowd, true);
+        ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
     leave(endpoint);
     return n;
 }
