@@ -34,6 +34,12 @@ enum {
     /* Descriptors that may wait for one peer before we say "no resource". */
     IVC_BTL_QUEUE_MAX = 32,
 
+    /* ob1's tag of a message that fits in one packet. */
+    IVC_BTL_TAG_MATCH = MCA_BTL_TAG_PML + 1,
+
+    /* Beside Open MPI's codes: the descriptor was sent, and is reported later (btl_ivc_lent.c). */
+    IVC_BTL_LATER = 1,
+
     /* A client id: the rank in its job, above it which job of this mpirun, the first being 0. */
     IVC_BTL_RANK_BITS = 20,
 };
@@ -47,6 +53,8 @@ struct mca_btl_base_endpoint_t {
     enum { IVC_BTL_HERE, IVC_BTL_LEFT, IVC_BTL_DIED } fate;
     opal_list_t queue;                  /* descriptors that wait for room, oldest first */
     volatile int32_t queued;            /* their number; written under module.lock */
+    opal_list_t lent;                   /* descriptors that the peer is to read; under module.lent_lock */
+    uint32_t lent_ids;                  /* given so far */
     uint64_t starving_since;            /* ms; 0: the region always had memory for it */
 };
 
@@ -59,6 +67,8 @@ struct ivc_btl_frag {
     opal_free_list_t *home;
     mca_btl_base_tag_t tag;
     bool in_region;                     /* `buffer` is ours to send or to give back */
+    bool unreadable;                    /* lent memory that the peer could not read: it is copied */
+    uint32_t lent_id;                   /* in endpoint.lent */
     int status;                         /* for the completion callback */
     struct ivc_buffer buffer;
     uint8_t header[IVC_BTL_HEADER_MAX];
@@ -80,6 +90,8 @@ struct ivc_btl_module {
     opal_list_t waiting;                /* endpoints with queued descriptors */
     opal_list_t done;                   /* sent, callback still to be made */
     volatile int32_t outstanding;       /* queued and done descriptors; read without the lock */
+
+    opal_mutex_t lent_lock;             /* guards endpoints' `lent`; nothing else is locked under it */
 
     opal_free_list_t frags_header;      /* no memory but `header` */
     opal_free_list_t frags_eager;       /* eager_limit bytes of private memory */
@@ -131,6 +143,16 @@ int ivc_btl_sendi(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *en
                   size_t payload_size, uint8_t order, uint32_t flags, mca_btl_base_tag_t tag,
                   mca_btl_base_descriptor_t **ret_descriptor);
 int ivc_btl_frag_post(struct ivc_btl_frag *frag);
+int ivc_btl_answer(struct mca_btl_base_endpoint_t *endpoint, int rc);
+
+/* btl_ivc_lent.c */
+/* As ivc_btl_frag_post(); OPAL_ERR_NOT_AVAILABLE: it does not lie in lent memory, or is too short. */
+int ivc_btl_lent_post(struct ivc_btl_frag *frag);
+/* A packet that has no handler of Open MPI's. */
+void ivc_btl_lent_on_packet(struct ivc_peer *peer, uint8_t tag, uint8_t *packet, size_t len);
+bool ivc_btl_lent_waits(struct mca_btl_base_endpoint_t *endpoint);
+/* The peer is gone: all that wait for it are reported. */
+void ivc_btl_lent_end(struct mca_btl_base_endpoint_t *endpoint, int status);
 
 /* btl_ivc_queue.c */
 bool ivc_btl_queue_full(const struct mca_btl_base_endpoint_t *endpoint);

@@ -36,6 +36,7 @@ static int list_init(opal_free_list_t *list, size_t payload)
 int ivc_btl_frags_init(struct ivc_btl_module *m)
 {
     OBJ_CONSTRUCT(&m->lock, opal_mutex_t);
+    OBJ_CONSTRUCT(&m->lent_lock, opal_mutex_t);
     OBJ_CONSTRUCT(&m->waiting, opal_list_t);
     OBJ_CONSTRUCT(&m->done, opal_list_t);
     OBJ_CONSTRUCT(&m->received, mca_btl_base_descriptor_t);
@@ -59,6 +60,7 @@ void ivc_btl_frags_fini(struct ivc_btl_module *m)
     OBJ_DESTRUCT(&m->received);
     OBJ_DESTRUCT(&m->done);
     OBJ_DESTRUCT(&m->waiting);
+    OBJ_DESTRUCT(&m->lent_lock);
     OBJ_DESTRUCT(&m->lock);
     free(m->flat);
     m->flat = NULL;
@@ -72,6 +74,7 @@ static struct ivc_btl_frag *frag_take(opal_free_list_t *list,
     if (OPAL_LIKELY(frag != NULL)) {
         frag->endpoint = endpoint;
         frag->status = OPAL_SUCCESS;
+        frag->unreadable = false;
         frag->base.des_segment_count = 1;
         frag->base.des_flags = flags;
         frag->base.order = MCA_BTL_NO_ORDER;

@@ -42,15 +42,20 @@ void ivc_btl_done_append(struct ivc_btl_frag *frag)
 static void drain(struct ivc_btl_module *m, struct mca_btl_base_endpoint_t *endpoint)
 {
     while (endpoint->queued > 0) {
-        struct ivc_btl_frag *frag = (struct ivc_btl_frag *) opal_list_get_first(&endpoint->queue);
-        int rc = ivc_btl_frag_post(frag);
+        opal_list_item_t *item = opal_list_remove_first(&endpoint->queue);
+        int rc = ivc_btl_frag_post((struct ivc_btl_frag *) item);
 
-        if (rc == OPAL_ERR_OUT_OF_RESOURCE)
+        if (rc == OPAL_ERR_OUT_OF_RESOURCE) {
+            opal_list_prepend(&endpoint->queue, item);
             return;
-        frag->status = rc;
-        opal_list_remove_first(&endpoint->queue);
-        opal_list_append(&m->done, (opal_list_item_t *) frag);
+        }
         endpoint->queued--;
+        if (rc == IVC_BTL_LATER) {
+            m->outstanding--;
+            continue;
+        }
+        ((struct ivc_btl_frag *) item)->status = rc;
+        opal_list_append(&m->done, item);
     }
     opal_list_remove_item(&m->waiting, &endpoint->super);
 }
@@ -105,6 +110,15 @@ uint64_t ivc_btl_now_ms(void)
     return (uint64_t) t.tv_sec * 1000 + (uint64_t) t.tv_nsec / 1000000;
 }
 
+static bool flush_is_over(struct ivc_btl_module *m)
+{
+    bool over = opal_list_get_size(&m->waiting) == 0;
+
+    for (struct mca_btl_base_endpoint_t *e = m->endpoints; e != NULL && over; e = e->next)
+        over = !ivc_btl_lent_waits(e);
+    return over;
+}
+
 /* For the end: sends what is queued, makes no callbacks, gives up after the time given. */
 void ivc_btl_queue_flush(unsigned int timeout_ms)
 {
@@ -112,13 +126,14 @@ void ivc_btl_queue_flush(unsigned int timeout_ms)
     uint64_t end = ivc_btl_now_ms() + timeout_ms;
     opal_list_item_t *item;
 
-    while (opal_list_get_size(&m->waiting) > 0 && ivc_btl_now_ms() < end) {
+    while (!flush_is_over(m) && ivc_btl_now_ms() < end) {
         ivc_endpoint_progress(m->endpoint);
         OPAL_THREAD_LOCK(&m->lock);
         drain_all(m);
         OPAL_THREAD_UNLOCK(&m->lock);
     }
     for (struct mca_btl_base_endpoint_t *e = m->endpoints; e != NULL; e = e->next) {
+        ivc_btl_lent_end(e, OPAL_SUCCESS);
         while ((item = opal_list_remove_first(&e->queue)) != NULL)
             ivc_btl_frag_return((struct ivc_btl_frag *) item);
     }

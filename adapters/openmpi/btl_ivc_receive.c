@@ -10,10 +10,6 @@
 
 #include "opal/util/proc.h"
 
-/* ob1's tag of a message that fits in one packet.  Its fast path counts the bytes of the first
- * segment only when it looks for a truncated message, so such a packet must be in one piece. */
-enum { TAG_OB1_MATCH = MCA_BTL_TAG_PML + 1 };
-
 /* head and body one behind the other in private memory. */
 static void flatten(struct ivc_btl_module *m, const struct ivc_packet *packet)
 {
@@ -26,22 +22,35 @@ static void flatten(struct ivc_btl_module *m, const struct ivc_packet *packet)
     m->received.des_segment_count = 1;
 }
 
+/* One of ours, or any one at the end, when Open MPI's upper layers are gone. */
+static __opal_attribute_noinline__ void take(struct ivc_btl_module *m, struct ivc_peer *peer,
+                                             const struct ivc_packet *packet)
+{
+    flatten(m, packet);
+    if (packet->body_len == 0 || ivc_endpoint_body_is_whole(m->endpoint))
+        ivc_btl_lent_on_packet(peer, packet->tag, m->flat,
+                               (size_t) packet->head_len + packet->body_len);
+}
+
 void ivc_btl_on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
 {
     struct ivc_btl_module *m = arg;
     const mca_btl_active_message_callback_t *handler;
 
-    (void) peer;
-    if (OPAL_UNLIKELY(packet->tag >= MCA_BTL_TAG_MAX || m->closing))
+    if (OPAL_UNLIKELY(packet->tag >= MCA_BTL_TAG_MAX))
         return;
     handler = &mca_btl_base_active_message_trigger[packet->tag];
-    if (OPAL_UNLIKELY(handler->cbfunc == NULL))
+    if (OPAL_UNLIKELY(handler->cbfunc == NULL || m->closing)) {
+        take(m, peer, packet);
         return;
+    }
     if (OPAL_LIKELY(packet->body_len == 0)) {
         m->received_segments[0].seg_addr.pval = (void *) packet->head;
         m->received_segments[0].seg_len = packet->head_len;
         m->received.des_segment_count = 1;
-    } else if (packet->tag == TAG_OB1_MATCH || packet->head_len < 40) {
+    } else if (packet->tag == IVC_BTL_TAG_MATCH || packet->head_len < 40) {
+        /* ob1's fast path counts the bytes of the first segment only when it looks for a truncated
+         * message, so a packet of that tag must be in one piece. */
         flatten(m, packet);
         if (OPAL_UNLIKELY(!ivc_endpoint_body_is_whole(m->endpoint)))
             return;     /* it comes again */
@@ -95,4 +104,5 @@ void ivc_btl_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
         endpoint->fate = IVC_BTL_LEFT;
     else
         ivc_btl_lose(endpoint, reason);
+    ivc_btl_lent_end(endpoint, reason == NULL ? OPAL_SUCCESS : OPAL_ERR_UNREACH);
 }

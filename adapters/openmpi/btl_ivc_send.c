@@ -45,7 +45,7 @@ static __opal_attribute_noinline__ int refusal(struct mca_btl_base_endpoint_t *e
 }
 
 /* What the endpoint answered, in Open MPI's terms. */
-static inline int answer(struct mca_btl_base_endpoint_t *endpoint, int rc)
+int ivc_btl_answer(struct mca_btl_base_endpoint_t *endpoint, int rc)
 {
     return OPAL_LIKELY(rc == 0) ? OPAL_SUCCESS : refusal(endpoint, rc);
 }
@@ -75,24 +75,28 @@ static inline int post(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base_ta
         rc = ivc_endpoint_send(ivc_btl_module.endpoint, endpoint->peer, tag, iov, n_iov);
     else
         rc = post_in_buffer(endpoint, tag, iov, n_iov, total);
-    return answer(endpoint, rc);
+    return ivc_btl_answer(endpoint, rc);
 }
 
-/* Sends a descriptor's bytes; it holds no buffer of the region any more on success. */
+/* Sends a descriptor's bytes; it holds no buffer of the region any more on success.  IVC_BTL_LATER: the peer
+ * is to read them, and the descriptor is no longer the caller's. */
 int ivc_btl_frag_post(struct ivc_btl_frag *frag)
 {
     mca_btl_base_segment_t *segments = frag->base.des_segments;
     struct iovec iov[2];
     size_t total = 0;
+    int rc;
 
     if (frag->in_region) {
-        int rc = ivc_endpoint_send_buffer(ivc_btl_module.endpoint, frag->endpoint->peer, frag->tag,
-                                          &frag->buffer, segments[0].seg_len);
-
+        rc = ivc_endpoint_send_buffer(ivc_btl_module.endpoint, frag->endpoint->peer, frag->tag,
+                                      &frag->buffer, segments[0].seg_len);
         if (rc == 0)
             frag->in_region = false;
-        return answer(frag->endpoint, rc);
+        return ivc_btl_answer(frag->endpoint, rc);
     }
+    rc = ivc_btl_lent_post(frag);
+    if (rc != OPAL_ERR_NOT_AVAILABLE)
+        return rc;
     for (size_t i = 0; i < frag->base.des_segment_count; i++) {
         iov[i].iov_base = segments[i].seg_addr.pval;
         iov[i].iov_len = segments[i].seg_len;
@@ -122,7 +126,7 @@ int ivc_btl_send(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *end
         ivc_btl_done_append(frag);
     else if (rc == OPAL_ERR_OUT_OF_RESOURCE)
         ivc_btl_queue_append(frag);
-    else
+    else if (rc != IVC_BTL_LATER)
         return rc;
     return OPAL_SUCCESS;
 }
@@ -144,7 +148,7 @@ static int sendi_packed(struct mca_btl_base_endpoint_t *endpoint, opal_convertor
     if (!on_stack) {
         rc = ivc_endpoint_buffer_get(e, endpoint->peer, total, &buffer);
         if (rc != 0)
-            return answer(endpoint, rc);
+            return ivc_btl_answer(endpoint, rc);
     }
     memcpy(buffer.data, header, header_size);
     iov.iov_base = (char *) buffer.data + header_size;
@@ -153,12 +157,12 @@ static int sendi_packed(struct mca_btl_base_endpoint_t *endpoint, opal_convertor
     if (on_stack) {
         iov.iov_base = stack;
         iov.iov_len = total;
-        return answer(endpoint, ivc_endpoint_send(e, endpoint->peer, tag, &iov, 1));
+        return ivc_btl_answer(endpoint, ivc_endpoint_send(e, endpoint->peer, tag, &iov, 1));
     }
     rc = ivc_endpoint_send_buffer(e, endpoint->peer, tag, &buffer, total);
     if (rc != 0)
         ivc_endpoint_buffer_free(e, &buffer);
-    return answer(endpoint, rc);
+    return ivc_btl_answer(endpoint, rc);
 }
 
 /* Without room: a descriptor for ob1 to fill and to hand to send(), if it wants one.  None is

@@ -272,6 +272,11 @@ bool ivc_endpoint_show_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer
                             size_t len, uint64_t *ret_where, uint64_t *ret_key);
 int ivc_endpoint_read_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
                            uint64_t key, const struct iovec *iov, unsigned n_iov);
+/* For a packet handler, as long as it runs: the memory itself, which the peer can still write and which may
+ * be taken away meanwhile.  NULL: as -ESTALE above.  Afterwards, whether it was there all the time. */
+const void *ivc_endpoint_view_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
+                                   uint64_t key, size_t len);
+bool ivc_endpoint_view_is_whole(const struct ivc_endpoint *endpoint);
 
 /*
  * Memory of the region for the application, as ivc_region_lend(); it stays where it is when the guest

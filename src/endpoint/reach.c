@@ -61,17 +61,29 @@ bool ivc_endpoint_show_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     return can;
 }
 
+/* NULL: it cannot be reached. */
+static const void *lent_at(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
+                           uint64_t key, size_t len)
+{
+    void *memory;
+
+    if (!ivc_peer_uses_memory(peer)
+        || key != ivc_address_of_member(&endpoint->home.info, &peer->member)
+        || ivc_endpoint_reach(endpoint, peer, where, len, &memory) != 0)
+        return NULL;
+    return memory;
+}
+
 /* A part of it.  The peer is attached before and after, so its process has not left the region. */
 static int read_part(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where, uint64_t key,
                      void *to, size_t len)
 {
-    void *from;
+    const void *from;
     int r = -ESTALE;
 
     ivc_endpoint_lock(endpoint);
-    if (ivc_peer_uses_memory(peer)
-        && key == ivc_address_of_member(&endpoint->home.info, &peer->member)
-        && ivc_endpoint_reach(endpoint, peer, where, len, &from) == 0) {
+    from = lent_at(endpoint, peer, where, key, len);
+    if (from) {
         ivc_copy(IVC_COPY_OUT, to, from, len);
         r = ivc_region_is_intact(endpoint->home.region) ? 0 : -ESTALE;
     }
@@ -79,6 +91,25 @@ static int read_part(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint6
         peer->stats.read_bytes += len;
     ivc_endpoint_unlock(endpoint);
     return r;
+}
+
+/* Its process cannot leave the region in the middle of a turn of ours. */
+const void *ivc_endpoint_view_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
+                                   uint64_t key, size_t len)
+{
+    const void *memory;
+
+    ivc_endpoint_lock(endpoint);
+    memory = lent_at(endpoint, peer, where, key, len);
+    if (memory)
+        peer->stats.read_bytes += len;
+    ivc_endpoint_unlock(endpoint);
+    return memory;
+}
+
+bool ivc_endpoint_view_is_whole(const struct ivc_endpoint *endpoint)
+{
+    return ivc_region_is_intact(endpoint->home.region);
 }
 
 int ivc_endpoint_read_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,

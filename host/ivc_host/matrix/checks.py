@@ -33,6 +33,7 @@ class Limits:
     integrity: float = 300
     latency: float = 180
     suite: float = 1500
+    #: One test on two ranks; more ranks have more to do, on no more processors.
     test: float = 60
 
 
@@ -146,7 +147,7 @@ def _suite_once(subject: Subject, ranks: int, after: str, timeout: float) -> tup
     notes = subject.ground.notes
     subject.ground.everywhere(f"rm -rf {notes}")
     argv = [str(subject.environment.python), str(_SUITE), str(wheels.suite()), notes]
-    argv += ["--limit", str(subject.limits.test)]
+    argv += ["--limit", str(subject.limits.test * max(1, ranks / 2))]
     argv += [word for one in known.left_out(subject.mpi.key) for word in ("--exclude", one)]
     argv += ["--after", after] if after else []
     job = subject.start(ranks, argv, timeout)

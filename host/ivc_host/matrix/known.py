@@ -30,13 +30,23 @@ _SSEND = (
     "Open MPI 4.1.4; over libfabric's tcp;ofi_rxm as well"
 )
 _SPAWN_4_0 = (
-    "those spawned in one place share memory, and MPICH 4.0 now and then is 'unable to allocate' it; "
-    "over libfabric's tcp as well"
+    "those spawned in one place share memory, and MPICH 4.0 now and then is 'unable to allocate' it, "
+    "or hangs; over libfabric's tcp as well"
 )
 _SPAWN_4_3 = (
     "those spawned in one place share memory, and MPICH 4.3 now and then uses it before it is there: "
     "'barrier not initialized', or a crash; over libfabric's tcp as well, now in one of these tests, "
     "now in another"
+)
+_SPAWN_4_1 = (
+    "when four ranks spawn at once, those spawned now and then fail in MPI_INIT ('PML add procs "
+    "failed', 'Not found'), or Open MPI's own daemon crashes; over btl/tcp, libfabric's tcp;ofi_rxm "
+    "and sockets as well, between the same guests. (The second pattern: the test in which other ranks "
+    "are by then)"
+)
+_TERMINATE = (
+    "threads only, nothing of MPI: whether a task was begun before its pool is ended is left to "
+    "chance; on four ranks 2 of 240 runs fail over libfabric's tcp as well"
 )
 #: Tests that are run, and may fail.
 FAILING = (
@@ -44,7 +54,10 @@ FAILING = (
           "with every MPI: the bindings ask for what none of them tells"),
     *(Known(f"test_win.TestWinCreateDynamic*.{test}", "impi", _SIZE)
       for test in ("testAttachDetach", "testAttributes", "testGetAttr", "testMemory")),
-    Known("test_spawn.*", "mpich-4.0", _SPAWN_4_0, "unable to allocate shared memory"),
+    Known("test_util_pool.TestThreadPool.test_terminate", "", _TERMINATE, "True is not false"),
+    Known("test_spawn.*", "mpich-4.0", _SPAWN_4_0, "the job ended in it"),
+    *(Known(f"test_spawn.{test}", "openmpi-4.1", _SPAWN_4_1, "the job ended in it")
+      for test in ("TestSpawn*SelfMany.*", "TestSpawn*World.testArgsOnlyAtRoot")),
     *(Known(f"test_spawn.TestSpawnMultiple*.{test}", "mpich-4.3", _SPAWN_4_3, "the job ended in it")
       for test in ("testArgsOnlyAtRoot", "testErrcodes")),
     Known("test_p2p_obj.*.testManyISSendAndRecv", "openmpi-4.1-mtl", _SSEND),

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import paths
@@ -51,6 +51,8 @@ class Way:
     mpi: Mpi
     words: list[str]
     env: dict[str, str]
+    #: Whether the ranks' memory is the region's: large messages are read in place.
+    lent: bool = False
 
 
 def _one(key: str) -> Mpi:
@@ -87,6 +89,10 @@ def _plugin() -> Way:
     return _open_mpi("openmpi-4.1-plugin", {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "ivc,self"})
 
 
+def _plugin_lent() -> Way:
+    return replace(_plugin(), lent=True)
+
+
 def _mtl() -> Way:
     return _open_mpi("openmpi-4.1-mtl", mpi.OVER_LIBFABRIC["mtl/ofi"])
 
@@ -101,7 +107,7 @@ def _intel() -> Way:
     return _hydra("impi", "mpiexec.hydra", {"I_MPI_FABRICS": "ofi"})
 
 
-WAYS = (_plugin, _mtl, _mpich, _intel)
+WAYS = (_plugin, _plugin_lent, _mtl, _mpich, _intel)
 
 
 @dataclass
@@ -258,7 +264,9 @@ def judge(run: Run, what: str, code: int, said: str, moves: Moves) -> None:
 def _job(run: Run, way: Way, seed: int) -> None:
     program = programs.program(way.mpi, way.mpi.environment(), "integrity")
     with place(_GUESTS) as where:
-        words = [*way.words, str(_RANKS), str(where.wrapper()), str(program)]
+        words = [*way.words, str(_RANKS), str(where.wrapper())]
+        words += ["env", f"LD_PRELOAD={paths.mpi_alloc()}"] if way.lent else []
+        words += [str(program), *(["--alloc-mem"] if way.lent else [])]
         words += ["--seconds", str(_SECONDS), "--seed", str(seed), "--progress", "5"]
         words += ["--compute", "0.5"]
         env = {**way.env, "FI_TCP_IFACE": "lo", "IVC_STATS": "1"}
@@ -272,7 +280,11 @@ def _job(run: Run, way: Way, seed: int) -> None:
         f" p50 {_percentile(moves.seconds, 0.5) * 1e3:.1f} ms,"
         f" p99 {_percentile(moves.seconds, 0.99) * 1e3:.1f} ms"
     )
-    judge(run, f"{way.mpi.label}, {_RANKS} ranks in {_GUESTS} guests", code, said, moves)
+    what = f"{way.mpi.label}, {_RANKS} ranks in {_GUESTS} guests"
+    what += ", memory of the region" if way.lent else ""
+    judge(run, what, code, said, moves)
+    if way.lent:
+        run.check(f"{what}: read in place", "read in place" in said, said)
 
 
 def migrate(run: Run) -> None:
