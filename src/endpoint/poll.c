@@ -407,17 +407,15 @@ void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
 
 static __attribute__((noinline)) void give_way(struct ivc_endpoint *endpoint)
 {
-    if (endpoint->threads)
-        sched_yield();      /* others may be in progress: nothing is noted */
-    else if (!endpoint->in_turn)
-        ivc_crowd_give_way(&endpoint->crowd, LONG_US * endpoint->rest.cycles_per_us);
+    ivc_crowd_give_way(&endpoint->crowd, LONG_US * endpoint->rest.cycles_per_us);
 }
 
 __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
 {
+    bool threads = endpoint->threads, share;
     int n;
 
-    if (ivc_crowd_is_due(&endpoint->crowd))
+    if (!threads && !endpoint->in_turn && ivc_crowd_is_due(&endpoint->crowd))
         give_way(endpoint);
     if (!enter(endpoint))
         return 0;
@@ -425,7 +423,11 @@ __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoin
     ivc_crowd_turn(&endpoint->crowd, n > 0);
     if (n == 0)
         ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
+    /* Of several threads only the one in here may look at `crowd`. */
+    share = threads && ivc_crowd_is_due(&endpoint->crowd);
     leave(endpoint);
+    if (__builtin_expect(share, 0))
+        sched_yield();      /* others may be in progress: nothing is noted */
     return n;
 }
 
