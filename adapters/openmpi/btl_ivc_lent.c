@@ -106,10 +106,11 @@ static bool deliver(struct mca_btl_base_endpoint_t *endpoint, const struct lent 
     struct ivc_btl_module *m = &ivc_btl_module;
     const mca_btl_active_message_callback_t *handler
         = &mca_btl_base_active_message_trigger[lent->tag];
-    const void *memory = ivc_endpoint_view_lent(m->endpoint, endpoint->peer, lent->where, lent->key,
-                                                lent->len);
+    const void *memory = NULL;
 
-    if (memory == NULL || handler->cbfunc == NULL)
+    if (handler->cbfunc != NULL)
+        memory = ivc_endpoint_view_lent(m->endpoint, endpoint->peer, lent->where, lent->key, lent->len);
+    if (memory == NULL)
         return false;
     m->received_segments[0].seg_addr.pval = header;
     m->received_segments[0].seg_len = header_len;

@@ -405,18 +405,13 @@ void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
     leave(endpoint);
 }
 
-static __attribute__((noinline)) void give_way(struct ivc_endpoint *endpoint)
-{
-    ivc_crowd_give_way(&endpoint->crowd, LONG_US * endpoint->rest.cycles_per_us);
-}
-
 __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
 {
     bool threads = endpoint->threads, share;
     int n;
 
     if (!threads && !endpoint->in_turn && ivc_crowd_is_due(&endpoint->crowd))
-        give_way(endpoint);
+        ivc_crowd_give_way(&endpoint->crowd, LONG_US * endpoint->rest.cycles_per_us);
     if (!enter(endpoint))
         return 0;
     n = poll_turn(endpoint);
