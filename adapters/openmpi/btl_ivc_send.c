@@ -50,20 +50,28 @@ int ivc_btl_answer(struct mca_btl_base_endpoint_t *endpoint, int rc)
     return OPAL_LIKELY(rc == 0) ? OPAL_SUCCESS : refusal(endpoint, rc);
 }
 
+/* The buffer is not the caller's any more, whatever the answer. */
+static int send_buffer(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base_tag_t tag,
+                       const struct ivc_buffer *buffer, size_t total)
+{
+    struct ivc_endpoint *e = ivc_btl_module.endpoint;
+    int rc = ivc_endpoint_send_buffer(e, endpoint->peer, tag, buffer, total);
+
+    if (rc != 0)
+        ivc_endpoint_buffer_free(e, buffer);
+    return rc == -ESTALE ? IVC_E_FULL : rc;     /* its memory is gone: all of it once more */
+}
+
 static int post_in_buffer(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base_tag_t tag,
                           const struct iovec *iov, unsigned int n_iov, size_t total)
 {
-    struct ivc_endpoint *e = ivc_btl_module.endpoint;
     struct ivc_buffer buffer;
-    int rc = ivc_endpoint_buffer_get(e, endpoint->peer, total, &buffer);
+    int rc = ivc_endpoint_buffer_get(ivc_btl_module.endpoint, endpoint->peer, total, &buffer);
 
     if (rc != 0)
         return rc;
     ivc_copy_gather(buffer.side, buffer.data, iov, n_iov);
-    rc = ivc_endpoint_send_buffer(e, endpoint->peer, tag, &buffer, total);
-    if (rc != 0)
-        ivc_endpoint_buffer_free(e, &buffer);
-    return rc == -ESTALE ? IVC_E_FULL : rc;     /* all of it once more */
+    return send_buffer(endpoint, tag, &buffer, total);
 }
 
 static inline int post(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base_tag_t tag,
@@ -159,10 +167,7 @@ static int sendi_packed(struct mca_btl_base_endpoint_t *endpoint, opal_convertor
         iov.iov_len = total;
         return ivc_btl_answer(endpoint, ivc_endpoint_send(e, endpoint->peer, tag, &iov, 1));
     }
-    rc = ivc_endpoint_send_buffer(e, endpoint->peer, tag, &buffer, total);
-    if (rc != 0)
-        ivc_endpoint_buffer_free(e, &buffer);
-    return ivc_btl_answer(endpoint, rc);
+    return ivc_btl_answer(endpoint, send_buffer(endpoint, tag, &buffer, total));
 }
 
 /* Without room: a descriptor for ob1 to fill and to hand to send(), if it wants one.  None is

@@ -220,12 +220,13 @@ int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *
 static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *ret_packet)
 {
     const char *slot = rx->slots + ((rx->head & rx->mask) << rx->shift);
+    uint32_t stamp = (uint32_t)(rx->head >> rx->lap_shift) + 1;
     /* Acquire: pairs with the release of the word in tx_publish(); the slot's bytes, and those it
      * refers to, are visible. */
     uint64_t word = ivc_load_acquire((const ivc_atomic_u64 *)slot);
     uint32_t len = word >> 32 & 0xffff;
 
-    if ((uint32_t)word != (uint32_t)(rx->head >> rx->lap_shift) + 1)
+    if ((uint32_t)word != stamp)
         return 0;
     if (word >> 56 != IVC_SLOT_INLINE || len > IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT)
         return ivc_rx_peek_other(rx, word, slot, head, ret_packet);

@@ -165,7 +165,7 @@ struct ivc_endpoint {
 /* Whoever touches tx sides, the pool, or memory of the region is between these. */
 static inline void ivc_endpoint_lock(struct ivc_endpoint *endpoint)
 {
-    if (endpoint->threads)
+    if (__builtin_expect(endpoint->threads, 0))
         pthread_mutex_lock(&endpoint->send_lock);
     else
         ivc_gate_enter(&endpoint->gate);
@@ -173,7 +173,7 @@ static inline void ivc_endpoint_lock(struct ivc_endpoint *endpoint)
 
 static inline void ivc_endpoint_unlock(struct ivc_endpoint *endpoint)
 {
-    if (endpoint->threads)
+    if (__builtin_expect(endpoint->threads, 0))
         pthread_mutex_unlock(&endpoint->send_lock);
     else
         ivc_gate_leave(&endpoint->gate);
@@ -182,7 +182,7 @@ static inline void ivc_endpoint_unlock(struct ivc_endpoint *endpoint)
 /* Something was done: whatever wait there was is over.  (Of several threads one may wait all the same.) */
 static inline void ivc_endpoint_is_busy(struct ivc_endpoint *endpoint)
 {
-    if (!endpoint->threads)
+    if (__builtin_expect(!endpoint->threads, 1))
         endpoint->crowd.idle = 0;
 }
 

@@ -131,7 +131,8 @@ the file of `--json`. Made {when} on {machine}.
 - *place*: {places}.
   A "host" is a region of shared memory; guests of two hosts have only a network between them. Four
   ranks on two guests are two in each. A guest has one processor, and everything in it is scheduled
-  round robin (performance.md, "More ranks than processors").
+  round robin (performance.md, "More ranks than processors"). So are the ranks *here*, where
+  `give_way.so` (`tests/mpi/give_way.c`) makes those that wait give their processor away.
 - *here, without us*: the same MPI over libfabric's `tcp` (`mtl/ofi`: `tcp;ofi_rxm`, `btl/ofi`:
   `sockets`); over Open MPI's own TCP beside the plug-in. Its ranks are processes of this machine,
   and the MPI is told that they are on two hosts (`as-host.sh` stands for ssh and gives each its
