@@ -23,7 +23,7 @@ from .wheels import Environment
 
 _SUITE = Path(__file__).with_name("suite.py")
 #: After so many tests that end the job, the rest is not worth the time.
-_MOST_STARTS = 10
+_MOST_STARTS = 20
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ each thing happens, so that what is there is true when the process is killed in 
 
     start TEST          fail TEST REASON          skip TEST          end COUNT
 
-A test that takes longer than the limit ends its process, and with it the job. The one who started
-the job then starts it again behind that test.
+A test that takes longer than the limit ends its process, and with it the job (also where the launcher
+would go on waiting for what the test has spawned). The one who started the job then starts it again
+behind that test.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import signal
 import sys
+import time
 import unittest
 from typing import Any
+
+#: Seconds in which a launcher may see by itself that a rank has ended.
+_GRACE = 20.0
 
 
 def _options() -> argparse.Namespace:
@@ -112,8 +118,31 @@ class _Runner:
         return result
 
 
+def _watched() -> int:
+    """Put a process beside this one, which ends the launcher when this one ends too early.
+
+    Returns where to write a byte when it is not too early any more.
+    """
+    launcher = os.getppid()
+    rank, says = os.pipe()
+    if os.fork():
+        os.close(rank)
+        return says
+    os.setsid()
+    os.dup2(rank, 0)
+    os.closerange(1, os.sysconf("SC_OPEN_MAX"))  # whoever waits for the rank's end must see it
+    if not os.read(0, 1):
+        time.sleep(_GRACE)
+        try:
+            os.kill(launcher, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # as it should be
+    os._exit(0)
+
+
 def main() -> None:
     _Runner.options = _options()
+    says = _watched()
     sys.dont_write_bytecode = True
     sys.path.insert(0, _Runner.options.tests)
     from main import TestProgram  # type: ignore[import-not-found]  # the suite's
@@ -124,6 +153,7 @@ def main() -> None:
     program = TestProgram(module=None, argv=words, testRunner=_Runner, exit=False)
     # A failed test is in the notes; the exit status says that the suite came to its end.
     del program
+    os.write(says, b".")
 
 
 if __name__ == "__main__":
