@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+#: Ranks that share a processor are scheduled round robin, in turns of so many ms (guests.py).
+TURN_MS = 10
+TURN_FILE = "/proc/sys/kernel/sched_rr_timeslice_ms"
+
 
 @dataclass(frozen=True)
 class Job:

@@ -13,7 +13,7 @@ from ..bench import processors
 from ..errors import LabError
 from ..lab import lab
 from . import wheels
-from .ground import Job
+from .ground import TURN_FILE, TURN_MS, Job
 
 _REGION = 256 << 20
 _MEMORY_MB = 768
@@ -91,7 +91,7 @@ def up(key: str, guests: int, hosts: int, progress: lab.UpProgress) -> Iterator[
         # what comes from the network goes before them all: else a rank that waits for it keeps it
         # from coming until its turn is over (8 B then take 21 ms now and then instead of 0.08).
         ground.everywhere(
-            "echo 10 >/proc/sys/kernel/sched_rr_timeslice_ms; "
+            f"echo {TURN_MS} >{TURN_FILE}; "
             "chrt --rr --pid 2 $(pgrep -x ksoftirqd/0); "
             "for p in $(pgrep -x sshd); do chrt --rr --pid 1 $p; done"
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from .. import paths
 from ..errors import MissingError
-from .ground import Job
+from .ground import TURN_FILE, TURN_MS, Job
 
 _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
 #: The shell stays: it is the namespace's first process, for which signals have other rules.
@@ -30,7 +30,6 @@ _ALONE = (
 #: As in a guest (guests.py): each of the ranks that share a processor gets its turn. Many an MPI
 #: gives none away over tcp, and four ranks on two processors then take a minute for one test.
 _FAIR = ("chrt", "--rr", "1")
-_TURN = Path("/proc/sys/kernel/sched_rr_timeslice_ms")
 
 
 class Here:
@@ -95,13 +94,14 @@ def _end(job: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def up(hosts: int) -> Iterator[Here]:
-    """This machine, as so many hosts. Meanwhile its round robin has turns of 10 ms."""
+    """This machine, as so many hosts. Meanwhile its round robin has shorter turns."""
     if os.geteuid() != 0:
         raise MissingError("namespaces need root", hint="run with sudo")
-    before = _TURN.read_text()
+    turn = Path(TURN_FILE)
+    before = turn.read_text()
     with tempfile.TemporaryDirectory(prefix="ivc-here-") as scratch:
         try:
-            _TURN.write_text("10")
+            turn.write_text(str(TURN_MS))
             yield Here(hosts, Path(scratch))
         finally:
-            _TURN.write_text(before)
+            turn.write_text(before)
