@@ -492,7 +492,7 @@ static void test_looked_away(void)
 /* Many short writes, then gone; read in smaller pieces long after. */
 static int write_short_and_leave(void *arg)
 {
-    ivc_context *context = enter_with(2, (struct ivc_options){ .ring_size = 65536 });
+    ivc_context *context = enter_with(2, (struct ivc_options){ .ring_size = 131072 });
     ivc_connection *connection = connect_to(context, 1);
     uint8_t bytes[40];
 

@@ -33,6 +33,7 @@ struct ivc_tx {
     uint32_t mask;              /* n_slots - 1 */
     uint32_t shift;             /* log2(slot size) */
     uint32_t lap_shift;         /* log2(n_slots) */
+    uint32_t second_line;       /* where a slot's second line begins; 0: it has none */
     uint32_t inline_max;        /* most bytes that a slot holds */
     uint32_t eager_max;         /* ... and that are sent at once */
     struct ivc_doorbell bell;
@@ -67,6 +68,8 @@ struct ivc_rx {
     uint64_t head;              /* slots read */
     uint64_t published;         /* what the sender knows of that */
     uint32_t mask, shift, lap_shift;
+    uint32_t second_line;       /* as in ivc_tx */
+    uint32_t short_max;         /* most bytes in a slot's first two lines */
     uint32_t publish_every;
     ivc_atomic_u64 *own_head;   /* in our link line */
     struct ivc_timed reading;
@@ -150,13 +153,18 @@ static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
 static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
                                   enum ivc_slot_kind kind, uint32_t chunk)
 {
+    char *ahead;
+
     /* Release: pairs with the acquire in ivc_rx_peek(); the slot's other bytes, the arena's and
      * the chunk's are visible before the stamp. */
     ivc_store_release((ivc_atomic_u64 *)slot,
                       ivc_slot_word((uint32_t)(tx->tail >> tx->lap_shift) + 1, len, tag, kind));
     tx->records[tx->tail & tx->mask] = (struct ivc_tx_slot){ (uint32_t)tx->arena_tail, chunk };
     tx->tail++;
-    ivc_fetch_to_write(tx->slots + (((tx->tail + IVC_TX_AHEAD) & tx->mask) << tx->shift));
+    ahead = tx->slots + (((tx->tail + IVC_TX_AHEAD) & tx->mask) << tx->shift);
+    ivc_fetch_to_write(ahead);
+    if (len > IVC_SLOT_FIRST_LINE)
+        ivc_fetch_to_write(ahead + tx->second_line);    /* more such packets are to be expected */
     /* Relaxed: see region/inbox.c. */
     if (!(ivc_load_relaxed(tx->bell.watched) & tx->bell.bit))
         ivc_doorbell_ring(&tx->bell);
@@ -226,12 +234,17 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
     uint64_t word = ivc_load_acquire((const ivc_atomic_u64 *)slot);
     uint32_t len = word >> 32 & 0xffff;
 
-    if ((uint32_t)word != stamp)
+    if ((uint32_t)word != stamp) {
+        /* Should it be needed, it is here when the first one comes. */
+        __builtin_prefetch(slot + rx->second_line);
         return 0;
-    if (word >> 56 != IVC_SLOT_INLINE || len > IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT)
+    }
+    if (word >> 56 != IVC_SLOT_INLINE || len > rx->short_max)
         return ivc_rx_peek_other(rx, word, slot, head, ret_packet);
-    /* The whole line: a fixed length is a few moves. */
-    memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT);
+    /* Whole lines: a fixed length is a few moves. */
+    memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
+    if (len > IVC_SLOT_FIRST_LINE)
+        memcpy(head + IVC_SLOT_FIRST_LINE, slot + IVC_LINE, IVC_LINE);
     *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
     return 1;
 }

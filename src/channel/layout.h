@@ -10,7 +10,8 @@
  *             +------------------------------------------------------------+
  *
  * A slot is one unit of transfer.  Its first word carries stamp, length, tag and kind; it is
- * written last and read first, so a small packet costs one cache line from core to core:
+ * written last and read first, so a small packet costs one cache line from core to core, and one
+ * that fills two lines little more, since both sides ask for the second in advance:
  *
  *   bits   63..56   55..48   47..32     31..0
  *         +--------+--------+----------+---------------+
@@ -52,10 +53,13 @@ enum ivc_slot_kind {
 
 enum {
     IVC_SLOT_SIZE_MIN = 64,
+    IVC_SLOT_SIZE_DEFAULT = 128,    /* 64 bytes of a user and what an MPI puts before them */
     IVC_SLOT_SIZE_MAX = 4096,
     IVC_SLOT_INLINE_AT = 8,
     IVC_SLOT_REF_AT = 8,
     IVC_SLOT_HEAD_AT = 24,
+    IVC_SLOT_FIRST_LINE = 56,       /* bytes of an INLINE packet in a slot's first line */
+    IVC_SLOT_HEAD_MAX = 40,         /* bytes of a REF packet in its slot: what its first line holds */
     IVC_SHARE_ARENA = 0,    /* share 0 is the ring's own arena */
     IVC_SHARES_MAX = 32,
 };

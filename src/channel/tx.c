@@ -51,6 +51,7 @@ static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
     tx->mask = header->n_slots - 1;
     tx->shift = (uint32_t)__builtin_ctz(header->slot_size);
     tx->lap_shift = (uint32_t)__builtin_ctz(header->n_slots);
+    tx->second_line = header->slot_size > IVC_LINE ? IVC_LINE : 0;
     tx->inline_max = header->slot_size - IVC_SLOT_INLINE_AT;
     tx->arena = tx->slots + (size_t)header->n_slots * header->slot_size;
     tx->arena_size = header->arena_size;
@@ -242,8 +243,7 @@ static void write_ref(char *slot, uint32_t share, uint32_t len, uint64_t offset)
 static int send_through_arena(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov,
                               unsigned n_iov, size_t len)
 {
-    uint32_t head_len = tx->inline_max + IVC_SLOT_INLINE_AT - IVC_SLOT_HEAD_AT;
-    uint32_t body_len = (uint32_t)len - head_len;
+    uint32_t body_len = (uint32_t)len - IVC_SLOT_HEAD_MAX;
     char *slot = ivc_tx_tail_slot(tx);
     uint32_t offset;
     int r;
@@ -255,8 +255,8 @@ static int send_through_arena(struct ivc_tx *tx, uint8_t tag, const struct iovec
     if (r != 0)
         return r;
     write_ref(slot, IVC_SHARE_ARENA, body_len, offset);
-    gather_split(slot + IVC_SLOT_HEAD_AT, head_len, tx->arena + offset, iov, n_iov);
-    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, IVC_CHUNK_NONE);
+    gather_split(slot + IVC_SLOT_HEAD_AT, IVC_SLOT_HEAD_MAX, tx->arena + offset, iov, n_iov);
+    ivc_tx_publish(tx, slot, IVC_SLOT_HEAD_MAX, tag, IVC_SLOT_REF, IVC_CHUNK_NONE);
     return 0;
 }
 
@@ -285,8 +285,7 @@ static void announce_share(struct ivc_tx *tx, uint32_t share)
 
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len)
 {
-    uint32_t head_max = tx->inline_max + IVC_SLOT_INLINE_AT - IVC_SLOT_HEAD_AT;
-    uint32_t head_len = (uint32_t)IVC_MIN(len, head_max);
+    uint32_t head_len = (uint32_t)IVC_MIN(len, (size_t)IVC_SLOT_HEAD_MAX);
     uint32_t share;
     uint64_t offset;
     const char *memory = ivc_pool_memory(tx->pool, chunk, &share, &offset);

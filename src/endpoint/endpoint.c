@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    RING_SIZE_DEFAULT = 24 * 1024,      /* 128 slots of 64 bytes, 16 KiB of arena */
+    RING_SIZE_DEFAULT = 24 * 1024,      /* 64 slots of 128 bytes, 16 KiB of arena */
     RING_SIZE_MIN = 2048,
     RING_SIZE_MAX = 1 << 28,
     CHUNK_SIZE_MIN = 4096,
@@ -23,7 +23,7 @@ enum {
 static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options,
                          uint64_t *ret_chunk_size)
 {
-    uint64_t ring_size = RING_SIZE_DEFAULT, segment_size = IVC_SLOT_SIZE_MIN;
+    uint64_t ring_size = RING_SIZE_DEFAULT, segment_size = IVC_SLOT_SIZE_DEFAULT;
     int r = 0;
 
     *ret_chunk_size = IVC_CHUNK_SIZE_DEFAULT;
