@@ -16,7 +16,8 @@ from . import wheels
 from .ground import TURN_FILE, TURN_MS, Job
 
 _REGION = 256 << 20
-_MEMORY_MB = 768
+#: Four ranks of Python that spawn four more each, twice: 768 were too little.
+_MEMORY_MB = 2048
 #: Every program that a job consists of, by the kernel's name for it (15 characters).
 _PROGRAMS = (
     "integrity", "bench_mpi", "python", "python3", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy",

@@ -40,9 +40,8 @@ _SPAWN_4_3 = (
 )
 _SPAWN_4_1 = (
     "when four ranks spawn at once, those spawned now and then fail in MPI_INIT ('PML add procs "
-    "failed', 'Not found'), or Open MPI's own daemon crashes; over btl/tcp, libfabric's tcp;ofi_rxm "
-    "and sockets as well, between the same guests. (The second pattern: the test in which other ranks "
-    "are by then)"
+    "failed', 'Not found'); over btl/tcp, libfabric's tcp;ofi_rxm and sockets as well, between the same "
+    "guests. (The second pattern: the test in which other ranks are by then)"
 )
 _TERMINATE = (
     "threads only, nothing of MPI: whether a task was begun before its pool is ended is left to "
@@ -83,6 +82,11 @@ _SPAWN_5 = (
     "with ranks on two hosts nothing can be spawned: MPI_ERR_UNKNOWN, or it hangs; over libfabric's "
     "tcp;ofi_rxm as well"
 )
+_DYNPROC_5 = (
+    "Open MPI 5.0's mpirun damages its own memory when two hosts publish names: PMIX_ERR_UNPACK_..., "
+    "'free(): invalid pointer'; it ends, or hangs, now or some tests later; over libfabric's "
+    "tcp;ofi_rxm as well (2 of 12 runs)"
+)
 _BTL_OFI = (
     "btl/ofi of Open MPI 4.1.4 crashes on a compare-and-swap with itself, over libfabric's sockets "
     "and shm as well; it ends the job for operations that it does not know (testAccumulate hangs over "
@@ -100,6 +104,7 @@ LEFT_OUT = (
     Known("test_dynproc.*.testJoin", "openmpi-4.1-mtl", _JOIN),
     Known("test_util_pkl5.*", "openmpi-4.1-mtl", _PICKLE),
     Known("test_spawn.*", "openmpi-5.0", _SPAWN_5),
+    Known("test_dynproc.*", "openmpi-5.0", _DYNPROC_5),
     Known("test_rma*.testCompareAndSwap", "openmpi-4.1-btl", _BTL_OFI),
     Known("test_rma*.testAccumulate", "openmpi-4.1-btl", _BTL_OFI),
     Known("test_rma*.testFetchAndOp", "openmpi-4.1-btl", _BTL_OFI),
