@@ -33,7 +33,7 @@ struct ivc_tx {
     uint32_t mask;              /* n_slots - 1 */
     uint32_t shift;             /* log2(slot size) */
     uint32_t lap_shift;         /* log2(n_slots) */
-    uint32_t second_line;       /* where a slot's second line begins; 0: it has none */
+    uint32_t second_line;       /* ivc_slot_second_line() */
     uint32_t inline_max;        /* most bytes that a slot holds */
     uint32_t eager_max;         /* ... and that are sent at once */
     struct ivc_doorbell bell;

@@ -58,8 +58,9 @@ enum {
     IVC_SLOT_INLINE_AT = 8,
     IVC_SLOT_REF_AT = 8,
     IVC_SLOT_HEAD_AT = 24,
-    IVC_SLOT_FIRST_LINE = 56,       /* bytes of an INLINE packet in a slot's first line */
-    IVC_SLOT_HEAD_MAX = 40,         /* bytes of a REF packet in its slot: what its first line holds */
+    /* Bytes of an INLINE packet, and all bytes of a REF packet, in a slot's first line: 56, 40. */
+    IVC_SLOT_FIRST_LINE = IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT,
+    IVC_SLOT_HEAD_MAX = IVC_SLOT_SIZE_MIN - IVC_SLOT_HEAD_AT,
     IVC_SHARE_ARENA = 0,    /* share 0 is the ring's own arena */
     IVC_SHARES_MAX = 32,
 };
@@ -71,6 +72,12 @@ struct ivc_slot_ref {
     uint64_t offset;        /* SHARE: the handle */
 };
 _Static_assert(sizeof(struct ivc_slot_ref) == IVC_SLOT_HEAD_AT - IVC_SLOT_REF_AT, "as drawn");
+
+/* Where a slot's second line begins; 0: it has none. */
+static inline uint32_t ivc_slot_second_line(uint32_t slot_size)
+{
+    return slot_size > IVC_SLOT_SIZE_MIN ? IVC_SLOT_SIZE_MIN : 0;
+}
 
 static inline uint64_t ivc_slot_word(uint32_t stamp, uint32_t len, uint8_t tag,
                                      enum ivc_slot_kind kind)

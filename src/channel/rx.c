@@ -56,7 +56,7 @@ int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
     rx.mask = header.n_slots - 1;
     rx.shift = (uint32_t)__builtin_ctz(header.slot_size);
     rx.lap_shift = (uint32_t)__builtin_ctz(header.n_slots);
-    rx.second_line = header.slot_size > IVC_LINE ? IVC_LINE : 0;
+    rx.second_line = ivc_slot_second_line(header.slot_size);
     rx.short_max = rx.second_line + IVC_LINE - IVC_SLOT_INLINE_AT;
     rx.publish_every = IVC_MAX(header.n_slots / 4, 1);
     rx.own_head = &ivc_region_own_link(region, slot)->head;

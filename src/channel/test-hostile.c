@@ -80,8 +80,8 @@ static void check_packet(const struct ivc_region *region, const void *head, uint
 /* Every shape of a slot's word and of what it refers to. */
 static void test_slots(void)
 {
-    static const uint32_t lens[] = { 0, 1, 7, 8, 9, 40, 41, 56, 57, 104, 105, 120, 121, 232, 248, 249, 4072, 4088, 4089,
-                                     0x7fff, 0xffff };
+    static const uint32_t lens[] = { 0, 1, 7, 8, 9, 40, 41, 56, 57, 104, 105, 120, 121, 232, 248, 249,
+                                     4072, 4088, 4089, 0x7fff, 0xffff };
     static const uint32_t shares[] = { 0, 1, 2, 30, 31, 32, 33, 255, 0x80000000, UINT32_MAX };
     static const uint64_t offsets[] = { 0, 1, 64, 4096, SIZE - 1, SIZE, (uint64_t)1 << 31,
                                         (uint64_t)1 << 32, (uint64_t)1 << 63, UINT64_MAX,
@@ -90,7 +90,7 @@ static void test_slots(void)
     static const uint32_t slots[] = { 64, 128, 256, 4096 };
     unsigned good = 0, bad = 0;
 
-    for (unsigned s = 0; s < 4; s++) {
+    for (unsigned s = 0; s < sizeof slots / sizeof *slots; s++) {
         struct pair pair;
         struct ivc_rx fresh, rx;
         char head_bytes[IVC_RX_HEAD_MAX];

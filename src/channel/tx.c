@@ -51,7 +51,7 @@ static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
     tx->mask = header->n_slots - 1;
     tx->shift = (uint32_t)__builtin_ctz(header->slot_size);
     tx->lap_shift = (uint32_t)__builtin_ctz(header->n_slots);
-    tx->second_line = header->slot_size > IVC_LINE ? IVC_LINE : 0;
+    tx->second_line = ivc_slot_second_line(header->slot_size);
     tx->inline_max = header->slot_size - IVC_SLOT_INLINE_AT;
     tx->arena = tx->slots + (size_t)header->n_slots * header->slot_size;
     tx->arena_size = header->arena_size;
