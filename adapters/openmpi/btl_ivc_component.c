@@ -85,7 +85,7 @@ static int component_register(void)
         &c->moves);
     c->ring_size = 0;
     register_uint("ring_size", "Bytes of shared memory for one direction of a pair of ranks "
-                  "(0: IVC_RING_SIZE, then a default by the size of the job)", OPAL_INFO_LVL_5,
+                  "(0: IVC_RING_SIZE, then a default)", OPAL_INFO_LVL_5,
                   &c->ring_size);
     c->segment_size = 0;
     register_uint("segment_size", "Bytes of one slot of a ring (0: IVC_SEGMENT_SIZE, then a "
@@ -138,19 +138,6 @@ static uint32_t job_size(void)
     return rc == OPAL_SUCCESS && size > 0 ? size : UINT32_MAX;
 }
 
-/* Messages of 1 to 8 KiB stream twice as fast through 128 KiB as through the endpoint's own
- * default, so a job gets that as long as all its pairs need no more than 16 MiB together.  0 is
- * that default; it is also the answer when a person has chosen, here or in the environment. */
-static uint32_t ring_size_for_job(void)
-{
-    static const uint64_t all = 16 << 20, large = 128 << 10, small = 32 << 10;
-    uint64_t n = job_size(), each = all / (n * n);
-
-    if (mca_btl_ivc_component.ring_size != 0 || getenv("IVC_RING_SIZE") != NULL)
-        return mca_btl_ivc_component.ring_size;
-    return each >= large ? large : each >= small ? each : 0;
-}
-
 static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
 {
     const struct ivc_btl_component *c = &mca_btl_ivc_component;
@@ -158,7 +145,7 @@ static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
         .region = c->region != NULL && c->region[0] != '\0' ? c->region : NULL,
         .magic_id = group_of_job(),
         .client_id = client_of_process(),
-        .ring_size = ring_size_for_job(),
+        .ring_size = c->ring_size,
         .segment_size = c->segment_size,
         .expected_peers = job_size() == UINT32_MAX ? 0 : job_size() - 1,
         .threads = threads,

@@ -21,7 +21,7 @@ from pathlib import Path
 from .errors import IvcError
 
 MAGIC = 0x314E495743564923
-VERSION = 2
+VERSION = 3
 PAGE = 4096
 SIZE_MIN = 1 << 20
 WELL_KNOWN = ("/dev/shm/ivc", "/dev/hugepages/ivc")

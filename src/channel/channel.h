@@ -5,8 +5,9 @@
  * maps it.  Each side writes only memory of its own: the sender its ring, the receiver its link
  * line.  So neither can hurt the other by dying, and what a peer wrote is checked when it is read.
  *
- * Invariants.  Sender: head <= tail <= head + n_slots.  A slot, and the arena bytes or the chunk
- * that it refers to, are written again only after the receiver's head has passed it.
+ * Positions count slots from the ring's first packet on, laps included.  Invariants.  Sender: head <=
+ * tail <= head + n_slots.  A slot, and the chunk that it refers to, are written again only after the
+ * receiver's head has passed it.
  *
  * Threads: the calls on one ivc_tx (and on the pool behind it) are made under one lock, the calls
  * on one ivc_rx under another; the two never need each other.
@@ -30,18 +31,19 @@ struct ivc_tx {
     char *slots;
     uint64_t tail;              /* slots written */
     uint64_t head;              /* slots known to be read */
-    uint32_t mask;              /* n_slots - 1 */
+    uint64_t free_to;           /* where it is to be looked again whether there is room */
+    uint32_t at;                /* tail % n_slots */
+    uint32_t stamp;             /* of the lap tail / n_slots */
+    uint32_t n_slots;
     uint32_t shift;             /* log2(slot size) */
-    uint32_t lap_shift;         /* log2(n_slots) */
     uint32_t second_line;       /* ivc_slot_second_line() */
-    uint32_t inline_max;        /* most bytes that a slot holds */
+    uint32_t ahead;             /* slots from the one to be filled next to the one that is fetched from the
+                                   receiver's cache, who had read it a lap ago */
+    uint32_t inline_max;        /* most bytes that one slot holds */
     uint32_t eager_max;         /* ... and that are sent at once */
+    uint32_t short_lap;         /* slots after which one whose packets are all read begins anew */
     struct ivc_doorbell bell;
-    struct ivc_tx_slot *records;    /* what each slot holds, for when it is read */
-
-    char *arena;
-    uint32_t arena_size;
-    uint64_t arena_tail, arena_head;    /* positions that only grow */
+    uint32_t *records;          /* by slot: IVC_CHUNK_NONE, IVC_RECORD_INNER, or a chunk to give back */
 
     struct ivc_region *region;
     struct ivc_pool *pool;
@@ -53,10 +55,8 @@ struct ivc_tx {
     struct ivc_share share;     /* the ring's memory */
 };
 
-struct ivc_tx_slot {
-    uint32_t arena_end;         /* low bits of arena_tail after this slot */
-    uint32_t chunk;             /* IVC_CHUNK_NONE or a chunk to give back */
-};
+/* The slot is not a packet's first: its first word may look like anything. */
+#define IVC_RECORD_INNER (IVC_CHUNK_NONE - 1)
 
 struct ivc_rx_share {
     const char *memory;
@@ -67,8 +67,8 @@ struct ivc_rx {
     const char *slots;
     uint64_t head;              /* slots read */
     uint64_t published;         /* what the sender knows of that */
-    uint32_t mask, shift, lap_shift;
-    uint32_t second_line;       /* as in ivc_tx */
+    uint32_t at, stamp, n_slots, shift, second_line;    /* as in ivc_tx */
+    uint32_t step;              /* slots of the packet that was peeked at */
     uint32_t short_max;         /* most bytes in a slot's first two lines */
     uint32_t publish_every;
     ivc_atomic_u64 *own_head;   /* in our link line */
@@ -82,11 +82,8 @@ struct ivc_rx {
     struct ivc_rx_share shares[IVC_SHARES_MAX];
 };
 
-/* Slots between the one that was filled and the one that is fetched from the receiver's cache, who had read it
- * a lap ago.  With fewer an answered message takes longer. */
-enum { IVC_TX_AHEAD = 8 };
-
-enum { IVC_RX_HEAD_MAX = IVC_SLOT_SIZE_MAX };
+/* Whole lines are copied. */
+enum { IVC_RX_HEAD_MAX = 2 * IVC_LINE };
 
 /* Whether a ring of that size can be made of slots of that size: -EINVAL with a text, or the most
  * bytes that ivc_tx_send() would take. */
@@ -146,31 +143,44 @@ static inline bool ivc_tx_idle(const struct ivc_tx *tx)
 
 static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
 {
-    return tx->slots + ((tx->tail & tx->mask) << tx->shift);
+    return tx->slots + ((size_t)tx->at << tx->shift);
 }
 
-/* Makes the slot at tail valid and lets the receiver know. */
+/* Makes the packet at tail, of `n` slots before the ring's end, valid, and lets the receiver know. */
 static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
-                                  enum ivc_slot_kind kind, uint32_t chunk)
+                                  enum ivc_slot_kind kind, uint32_t n, uint32_t chunk)
 {
-    char *ahead;
+    uint32_t next = tx->at + n, ahead;
+    uint64_t word = ivc_slot_word(tx->stamp, len, tag, kind);
 
-    /* Release: pairs with the acquire in ivc_rx_peek(); the slot's other bytes, the arena's and
-     * the chunk's are visible before the stamp. */
-    ivc_store_release((ivc_atomic_u64 *)slot,
-                      ivc_slot_word((uint32_t)(tx->tail >> tx->lap_shift) + 1, len, tag, kind));
-    tx->records[tx->tail & tx->mask] = (struct ivc_tx_slot){ (uint32_t)tx->arena_tail, chunk };
-    tx->tail++;
-    ahead = tx->slots + (((tx->tail + IVC_TX_AHEAD) & tx->mask) << tx->shift);
-    ivc_fetch_to_write(ahead);
+    tx->records[tx->at] = chunk;
+    if (next == tx->n_slots) {
+        next = 0;
+        tx->stamp = ivc_stamp_after(tx->stamp);
+    }
+    if (__builtin_expect(tx->records[next] == IVC_RECORD_INNER, 0)) {
+        /* Free, too: what the receiver has not read begins with a packet.  Relaxed: published with the
+         * packet in front of it. */
+        ivc_store_relaxed((ivc_atomic_u64 *)(tx->slots + ((size_t)next << tx->shift)), 0);
+        tx->records[next] = IVC_CHUNK_NONE;
+    }
+    /* Release: pairs with the acquire in ivc_rx_peek(); the packet's other bytes, and the chunk's, are
+     * visible before the stamp. */
+    ivc_store_release((ivc_atomic_u64 *)slot, word);
+    tx->at = next;
+    tx->tail += n;
+    ahead = next + tx->ahead;
+    slot = tx->slots + ((size_t)(ahead < tx->n_slots ? ahead : ahead - tx->n_slots) << tx->shift);
+    ivc_fetch_to_write(slot);
     if (len > IVC_SLOT_FIRST_LINE)
-        ivc_fetch_to_write(ahead + tx->second_line);    /* more such packets are to be expected */
+        ivc_fetch_to_write(slot + tx->second_line);     /* more such packets are to be expected */
     /* Relaxed: see region/inbox.c. */
     if (!(ivc_load_relaxed(tx->bell.watched) & tx->bell.bit))
         ivc_doorbell_ring(&tx->bell);
 }
 
-/* Everything but the common case: more than a slot holds, or no free slot that we know of. */
+/* Everything but the common case: more than a slot holds, or no free slot that we know of, or one that it may
+ * be better not to use. */
 int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
                       size_t len);
 
@@ -179,13 +189,13 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
 {
     char *slot = ivc_tx_tail_slot(tx), *to = slot + IVC_SLOT_INLINE_AT;
 
-    if (__builtin_expect(len > tx->inline_max || tx->tail - tx->head > tx->mask, 0))
+    if (__builtin_expect(len > tx->inline_max || tx->tail >= tx->free_to, 0))
         return ivc_tx_send_other(tx, tag, iov, n_iov, len);
     for (unsigned i = 0; i < n_iov; i++) {
         ivc_copy_short(IVC_COPY_IN, to, iov[i].iov_base, iov[i].iov_len);
         to += iov[i].iov_len;
     }
-    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, IVC_CHUNK_NONE);
+    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, 1, IVC_CHUNK_NONE);
     return 0;
 }
 
@@ -203,7 +213,7 @@ static inline void ivc_rx_advance(struct ivc_rx *rx);
 static inline void ivc_rx_publish(struct ivc_rx *rx)
 {
     rx->published = rx->head;
-    /* Release: pairs with the acquire in ivc_tx_refresh(); our reads of the slots, the arena and
+    /* Release: pairs with the acquire in ivc_tx_refresh(); our reads of the slots and
      * the chunks up to here are over before the sender writes them again. */
     ivc_store_release(rx->own_head, rx->head);
 }
@@ -214,27 +224,25 @@ void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len);
 /* Whether there is a next packet. */
 static inline bool ivc_rx_is_ready(const struct ivc_rx *rx)
 {
-    const char *slot = rx->slots + ((rx->head & rx->mask) << rx->shift);
+    const char *slot = rx->slots + ((size_t)rx->at << rx->shift);
 
     /* Relaxed: whoever then takes the packet loads the word with acquire. */
-    return (uint32_t)ivc_load_relaxed((const ivc_atomic_u64 *)slot)
-           == (uint32_t)(rx->head >> rx->lap_shift) + 1;
+    return (uint32_t)ivc_load_relaxed((const ivc_atomic_u64 *)slot) == rx->stamp;
 }
 
-/* Everything but the common case: a packet with a body, a share, nonsense. */
+/* Everything but the common case: a packet with a body, what is no packet, nonsense. */
 int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *head,
                       struct ivc_packet *ret_packet);
 
 static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *ret_packet)
 {
-    const char *slot = rx->slots + ((rx->head & rx->mask) << rx->shift);
-    uint32_t stamp = (uint32_t)(rx->head >> rx->lap_shift) + 1;
-    /* Acquire: pairs with the release of the word in tx_publish(); the slot's bytes, and those it
+    const char *slot = rx->slots + ((size_t)rx->at << rx->shift);
+    /* Acquire: pairs with the release of the word in ivc_tx_publish(); the packet's bytes, and those it
      * refers to, are visible. */
     uint64_t word = ivc_load_acquire((const ivc_atomic_u64 *)slot);
     uint32_t len = word >> 32 & 0xffff;
 
-    if ((uint32_t)word != stamp) {
+    if ((uint32_t)word != rx->stamp) {
         /* Should it be needed, it is here when the first one comes. */
         __builtin_prefetch(slot + rx->second_line);
         return 0;
@@ -245,13 +253,19 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
     memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
     if (len > IVC_SLOT_FIRST_LINE)
         memcpy(head + IVC_SLOT_FIRST_LINE, slot + IVC_LINE, IVC_LINE);
+    rx->step = 1;
     *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
     return 1;
 }
 
 static inline void ivc_rx_advance(struct ivc_rx *rx)
 {
-    rx->head++;
+    rx->head += rx->step;
+    rx->at += rx->step;
+    if (rx->at == rx->n_slots) {
+        rx->at = 0;
+        rx->stamp = ivc_stamp_after(rx->stamp);
+    }
     if (rx->head - rx->published >= rx->publish_every)
         ivc_rx_publish(rx);
 }

@@ -15,7 +15,7 @@
 
 #include "base/timed.h"
 
-enum { IVC_FILL_LEAST = 16 << 10 };     /* bytes of a packet for which it matters */
+enum { IVC_FILL_LEAST = 8 << 10 };      /* bytes of a packet for which it matters */
 
 enum { IVC_FILL_TIMED = 16 };           /* packets, by either side */
 

@@ -2,24 +2,28 @@
  * Layout of a ring: the memory that one member shares with one other to send to it.
  *
  *   0         +------------------------------------------------------------+
- *             | header (one line): slot size, number of slots, arena size   |
+ *             | header (one line): slot size, number of slots               |
  *   64        +------------------------------------------------------------+
  *             | slots: n x slot size                                        |
  *             +------------------------------------------------------------+
- *             | arena: bytes of packets that do not fit a slot              |
- *             +------------------------------------------------------------+
  *
- * A slot is one unit of transfer.  Its first word carries stamp, length, tag and kind; it is
- * written last and read first, so a small packet costs one cache line from core to core, and one
- * that fills two lines little more, since both sides ask for the second in advance:
+ * A packet lies in one slot or in several neighbouring ones, the last of which is followed by the first
+ * of the next packet; what does not fit before the ring's end begins at its beginning.  Its first word
+ * carries stamp, length, tag and kind; it is written last and read first, so a small packet costs one
+ * cache line from core to core, and one that fills two lines little more, since both sides ask for the
+ * second in advance:
  *
  *   bits   63..56   55..48   47..32     31..0
  *         +--------+--------+----------+---------------+
- *         | kind   | tag    | length   | stamp (lap+1) |      length: bytes in this slot
+ *         | kind   | tag    | length   | stamp of lap  |
  *         +--------+--------+----------+---------------+
- *   INLINE  8: the bytes
- *   REF     8: share (u32) | body length (u32) | 16: offset in the share (u64) | 24: the head
+ *   INLINE  8: the bytes, `length` of them, in as many slots as that takes
+ *   REF     8: share (u32) | body length (u32) | 16: offset in the share (u64) | 24: `length` bytes
  *   SHARE   8: share (u32) | 0 (u32) | 16: handle (u64) | 24: size (u64)
+ *   SKIP    nothing: the `length` slots to the ring's end
+ *
+ * Invariant: the first word behind the last packet is valid in no lap to come.  In a slot where a packet
+ * of several had bytes of its user, the sender clears it before it publishes the packet in front of it.
  *
  * All of it is written by the sender only.  The receiver tells how far it has read in its link line
  * (region/layout.h), which it alone writes.
@@ -37,11 +41,10 @@
 struct ivc_ring_header {
     uint32_t magic;
     uint32_t slot_size;     /* a power of two, 64 .. 4096 */
-    uint32_t n_slots;       /* a power of two */
-    uint32_t arena_size;    /* a multiple of 64 */
+    uint32_t n_slots;       /* 4 .. 65535 */
     uint32_t generation;    /* of the receiver that the ring was made for */
     uint32_t after;         /* packets by network, from the first, that come before this ring's */
-    uint8_t pad[40];
+    uint8_t pad[44];
 };
 _Static_assert(sizeof(struct ivc_ring_header) == 64, "one cache line");
 
@@ -49,6 +52,7 @@ enum ivc_slot_kind {
     IVC_SLOT_INLINE = 1,
     IVC_SLOT_REF,
     IVC_SLOT_SHARE,         /* no packet: a share that later packets refer to */
+    IVC_SLOT_SKIP,          /* no packet: goes on at the beginning */
 };
 
 enum {
@@ -61,8 +65,10 @@ enum {
     /* Bytes of an INLINE packet, and all bytes of a REF packet, in a slot's first line: 56, 40. */
     IVC_SLOT_FIRST_LINE = IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT,
     IVC_SLOT_HEAD_MAX = IVC_SLOT_SIZE_MIN - IVC_SLOT_HEAD_AT,
-    IVC_SHARE_ARENA = 0,    /* share 0 is the ring's own arena */
-    IVC_SHARES_MAX = 32,
+    IVC_INLINE_MAX = 65528, /* a length has 16 bits */
+    IVC_SLOTS_MIN = 4,
+    IVC_SLOTS_MAX = 65535,  /* of a ring: a gap is told as a length */
+    IVC_SHARES_MAX = 32,    /* from 1 on */
 };
 
 /* What lies behind a slot's first word when its kind is not INLINE. */
@@ -77,6 +83,23 @@ _Static_assert(sizeof(struct ivc_slot_ref) == IVC_SLOT_HEAD_AT - IVC_SLOT_REF_AT
 static inline uint32_t ivc_slot_second_line(uint32_t slot_size)
 {
     return slot_size > IVC_SLOT_SIZE_MIN ? IVC_SLOT_SIZE_MIN : 0;
+}
+
+/* The stamp of a lap, from 0 on; never 0, so that a word of 0 is valid in none. */
+static inline uint32_t ivc_stamp_of(uint64_t lap)
+{
+    return (uint32_t)(lap % UINT32_MAX) + 1;
+}
+
+static inline uint32_t ivc_stamp_after(uint32_t stamp)
+{
+    return stamp == UINT32_MAX ? 1 : stamp + 1;
+}
+
+/* The slots that an INLINE packet of `len` bytes takes; `shift`: log2(slot size). */
+static inline uint32_t ivc_slots_for(uint32_t len, uint32_t shift)
+{
+    return (len + IVC_SLOT_INLINE_AT + (1u << shift) - 1) >> shift;
 }
 
 static inline uint64_t ivc_slot_word(uint32_t stamp, uint32_t len, uint8_t tag,

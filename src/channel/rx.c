@@ -16,12 +16,10 @@ static int bad_ring(uint32_t slot, const char *what)
 static int check_header(const struct ivc_ring_header *header, uint64_t size)
 {
     return header->magic == IVC_RING_MAGIC
-           && ivc_is_power_of_two(header->slot_size) && ivc_is_power_of_two(header->n_slots)
-           && header->slot_size >= IVC_SLOT_SIZE_MIN && header->slot_size <= IVC_SLOT_SIZE_MAX
-           && header->n_slots <= size / header->slot_size
-           && header->arena_size <= size
-           && sizeof *header + (uint64_t)header->n_slots * header->slot_size + header->arena_size
-              <= size;
+           && ivc_is_power_of_two(header->slot_size) && header->slot_size >= IVC_SLOT_SIZE_MIN
+           && header->slot_size <= IVC_SLOT_SIZE_MAX && header->n_slots >= IVC_SLOTS_MIN
+           && header->n_slots <= IVC_SLOTS_MAX
+           && header->n_slots <= (size - sizeof *header) / header->slot_size;
 }
 
 int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
@@ -53,16 +51,13 @@ int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
         return IVC_E_GONE;      /* for an earlier owner of our slot */
     rx.after = header.after;
     rx.slots = (const char *)rx.memory + sizeof header;
-    rx.mask = header.n_slots - 1;
+    rx.n_slots = header.n_slots;
+    rx.stamp = 1;
     rx.shift = (uint32_t)__builtin_ctz(header.slot_size);
-    rx.lap_shift = (uint32_t)__builtin_ctz(header.n_slots);
     rx.second_line = ivc_slot_second_line(header.slot_size);
     rx.short_max = rx.second_line + IVC_LINE - IVC_SLOT_INLINE_AT;
     rx.publish_every = IVC_MAX(header.n_slots / 4, 1);
     rx.own_head = &ivc_region_own_link(region, slot)->head;
-    rx.shares[IVC_SHARE_ARENA] = (struct ivc_rx_share){
-        rx.slots + (uint64_t)header.n_slots * header.slot_size, header.arena_size,
-    };
     *ret_rx = rx;
     return 0;
 }
@@ -92,7 +87,7 @@ static int add_share(struct ivc_rx *rx, const struct ivc_slot_ref *ref, uint64_t
     const void *memory;
     int r;
 
-    if (ref->share == IVC_SHARE_ARENA || ref->share >= IVC_SHARES_MAX
+    if (ref->share == 0 || ref->share >= IVC_SHARES_MAX
         || rx->shares[ref->share].memory)
         return bad_ring(rx->slot, "a share of impossible number");
     r = ivc_region_map(rx->region, rx->slot, ref->offset, size, &memory);
@@ -117,26 +112,53 @@ static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
     return 1;
 }
 
+/* The bytes behind the first line stay where they are. */
+static int read_inline(struct ivc_rx *rx, const char *slot, uint32_t len, struct ivc_packet *packet)
+{
+    rx->step = ivc_slots_for(len, rx->shift);
+    if (rx->step > rx->n_slots - rx->at)
+        return bad_ring(rx->slot, "a packet beyond the ring's end");
+    packet->head_len = IVC_MIN(len, (uint32_t)IVC_SLOT_FIRST_LINE);
+    if (len > IVC_SLOT_FIRST_LINE) {
+        packet->body = slot + IVC_LINE;
+        packet->body_len = len - IVC_SLOT_FIRST_LINE;
+    }
+    return 1;
+}
+
+/* At the beginning there is nothing to be skipped, so this does not come twice in a row. */
+static int skip(struct ivc_rx *rx, uint32_t n, char *head, struct ivc_packet *ret_packet)
+{
+    if (rx->at == 0 || n != rx->n_slots - rx->at)
+        return bad_ring(rx->slot, "a gap that does not end with the ring");
+    rx->step = n;
+    ivc_rx_advance(rx);
+    return ivc_rx_peek(rx, head, ret_packet);
+}
+
 int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *head,
                       struct ivc_packet *ret_packet)
 {
-    uint32_t slot_size = 1u << rx->shift;
     uint32_t len = word >> 32 & 0xffff;
     uint32_t kind = (uint32_t)(word >> 56);
-    uint32_t at = kind == IVC_SLOT_INLINE ? IVC_SLOT_INLINE_AT : IVC_SLOT_HEAD_AT;
     struct ivc_slot_ref ref;
     uint64_t size;
     int r;
 
-    if (len > slot_size - at)
-        return bad_ring(rx->slot, "a slot longer than a slot");
     *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
-    memcpy(head, slot + at, len);
+    rx->step = 1;
+    if (kind == IVC_SLOT_SKIP)
+        return skip(rx, len, head, ret_packet);
+    if (kind == IVC_SLOT_INLINE) {
+        memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
+        return read_inline(rx, slot, len, ret_packet);
+    }
+    if (len > IVC_SLOT_HEAD_MAX)
+        return bad_ring(rx->slot, "a first line longer than a line");
+    memcpy(head, slot + IVC_SLOT_HEAD_AT, IVC_SLOT_HEAD_MAX);
     memcpy(&ref, slot + IVC_SLOT_REF_AT, sizeof ref);
     ivc_copy_is_final();
     switch (kind) {
-    case IVC_SLOT_INLINE:
-        return 1;
     case IVC_SLOT_REF:
         return read_ref(rx, &ref, ret_packet);
     case IVC_SLOT_SHARE:

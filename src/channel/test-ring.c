@@ -1,6 +1,6 @@
 /*
- * Tests of the ring: every length, every slot size, wrap of slots, arena and lap counter, a ring
- * that is full, chunks of the pool, and the doorbell.  Sender and receiver are two members in one
+ * Tests of the ring: every length, every slot size, wrap of slots and lap counter, packets
+ * of several slots, a ring that is full, chunks of the pool, and the doorbell.  Sender and receiver are two members in one
  * process: what is tested is arithmetic, not timing.
  */
 #include "check.h"
@@ -120,7 +120,7 @@ static const struct { uint32_t ring, slot; } shapes[] = {
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
-/* Every length from 0 to the longest: the head's and the arena's edges are among them. */
+/* Every length from 0 to the longest: the first line's and the slots' edges are among them. */
 static void test_lengths(void)
 {
     for (unsigned s = 0; s < N_SHAPES; s++) {
@@ -193,7 +193,7 @@ static void test_exactly_full(void)
     uint64_t n;
 
     open_pair(&pair, 24 * 1024, 64, 4096, 65536);
-    n = (uint64_t)pair.tx.mask + 1;
+    n = pair.tx.n_slots;
     for (uint64_t i = 0; i < n; i++)
         CHECK_EQ(send_one(&pair, i, 8), 0);
     CHECK_EQ(send_one(&pair, n, 8), IVC_E_FULL);
@@ -208,8 +208,8 @@ static void test_exactly_full(void)
     close_pair(&pair);
 }
 
-/* The longest packets in a row: each wrap of the arena skips what is left at its end. */
-static void test_arena(void)
+/* The longest packets in a row: each wrap skips what is left at the ring's end. */
+static void test_longest(void)
 {
     static const unsigned below[] = { 0, 1, 63, 64, 65, 127 };
 
@@ -236,14 +236,15 @@ static void test_arena(void)
 /* Puts both ends at lap `lap`, as if as many packets had passed. */
 static void wind_to(struct pair *pair, uint64_t lap)
 {
-    uint64_t position = lap << pair->tx.lap_shift;
+    uint64_t position = lap * pair->tx.n_slots;
 
-    pair->tx.tail = pair->tx.head = position;
+    pair->tx.tail = pair->tx.head = pair->tx.free_to = position;
+    pair->tx.stamp = pair->rx.stamp = ivc_stamp_of(lap);
     pair->rx.head = pair->rx.published = position;
     ivc_store_release(pair->rx.own_head, position);
-    for (uint32_t i = 0; i <= pair->tx.mask; i++)
+    for (uint32_t i = 0; i < pair->tx.n_slots; i++)
         ivc_store_relaxed((ivc_atomic_u64 *)(pair->tx.slots + ((uint64_t)i << pair->tx.shift)),
-                          ivc_slot_word((uint32_t)lap, 8, 1, IVC_SLOT_INLINE));
+                          ivc_slot_word(ivc_stamp_of(lap - 1), 8, 1, IVC_SLOT_INLINE));
 }
 
 /* The stamp has 32 bits: after 2^32 laps it comes round. */
@@ -259,8 +260,8 @@ static void test_laps(void)
         open_pair(&pair, 4096, 64, 4096, 65536);
         wind_to(&pair, laps[i]);
         nothing_there(&pair);
-        for (uint64_t number = 0; number < 6 * ((uint64_t)pair.tx.mask + 1); number++) {
-            size_t len = number * 13 % 100;
+        for (uint64_t number = 0; number < 6 * (uint64_t)pair.tx.n_slots; number++) {
+            size_t len = number * 13 % 300;
 
             CHECK_EQ(send_one(&pair, number, len), 0);
             take_one(&pair, number, len);
@@ -270,24 +271,37 @@ static void test_laps(void)
     }
 }
 
-/* The arena's position has 64 bits, a record of it 32. */
-static void test_arena_position(void)
+/* What a user sends may look like anything, also like the first word of the next packet, of this lap or of
+ * the next, at the very place where the receiver will look for that. */
+static void test_payload_like_words(void)
 {
-    struct pair pair;
-    uint64_t start;
+    for (unsigned s = 0; s < N_SHAPES; s++) {
+        static uint64_t words[8192];
+        struct pair pair;
+        uint64_t seed = 7;
 
-    open_pair(&pair, 4096, 64, 4096, 65536);
-    start = ((uint64_t)1 << 32) / pair.tx.arena_size * pair.tx.arena_size;
-    pair.tx.arena_tail = pair.tx.arena_head = start;
-    for (uint64_t number = 0; number < 400; number++) {
-        size_t len = 50 + number * 31 % (pair.tx.eager_max - 50);
+        open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
+        for (unsigned round = 0; round < 2000; round++) {
+            size_t n = check_random(&seed) % (pair.tx.eager_max / 8 + 1);
+            struct iovec iov = { words, n * 8 };
+            char head_bytes[IVC_RX_HEAD_MAX];
+            struct ivc_packet packet;
 
-        CHECK_THAT(send_one(&pair, number, len) == 0, "packet %u", (unsigned)number);
-        take_one(&pair, number, len);
-        ivc_rx_publish(&pair.rx);
+            for (size_t i = 0; i < n; i++)
+                words[i] = ivc_slot_word(pair.tx.stamp + (uint32_t)(check_random(&seed) % 2), 8, 1,
+                                         IVC_SLOT_INLINE);
+            CHECK_EQ(ivc_tx_send(&pair.tx, 2, &iov, 1, n * 8), 0);
+            CHECK_EQ(ivc_rx_peek(&pair.rx, head_bytes, &packet), 1);
+            CHECK_EQ(packet.tag, 2);
+            CHECK_EQ((size_t)packet.head_len + packet.body_len, n * 8);
+            CHECK(memcmp(packet.head, words, packet.head_len) == 0);
+            CHECK(packet.body_len == 0
+                  || memcmp(packet.body, (char *)words + packet.head_len, packet.body_len) == 0);
+            ivc_rx_advance(&pair.rx);
+            nothing_there(&pair);
+        }
+        close_pair(&pair);
     }
-    CHECK(pair.tx.arena_tail > (uint64_t)1 << 32);
-    close_pair(&pair);
 }
 
 /* Chunks of every length, through the growth of the pool and round it several times. */
@@ -426,7 +440,7 @@ static void test_doorbell(void)
 static void test_shapes(void)
 {
     static const struct { uint32_t ring, slot; bool good; } rows[] = {
-        { 2048, 64, true }, { 1344, 64, true }, { 1343, 64, false }, { 2048, 256, false },
+        { 2048, 64, true }, { 320, 64, true }, { 319, 64, false }, { 63, 64, false }, { 2048, 256, true },
         { 24 * 1024, 4096, true }, { 16 * 1024, 4096, false }, { 1 << 28, 64, true },
         { 1 << 28, 4096, true },
     };
@@ -437,7 +451,7 @@ static void test_shapes(void)
 
         CHECK_THAT((r == 0) == rows[i].good, "row %zu gave %d", i, r);
         if (rows[i].good)
-            CHECK_THAT(eager_max >= 300 && eager_max < rows[i].ring, "row %zu: %u", i, eager_max);
+            CHECK_THAT(eager_max >= rows[i].slot - 8 && eager_max < rows[i].ring, "row %zu: %u", i, eager_max);
         else
             CHECK_TEXT(ivc_error_text(), "ring", "too small", "IVC_RING_SIZE");
     }
@@ -505,9 +519,9 @@ static const struct check_case cases[] = {
     { "every packet length", test_lengths, 0 },
     { "full and emptied at random", test_full, 0 },
     { "exactly full", test_exactly_full, 0 },
-    { "the arena's wrap", test_arena, 0 },
+    { "the longest, round the end", test_longest, 0 },
     { "2^32 laps", test_laps, 0 },
-    { "2^32 bytes of arena", test_arena_position, 0 },
+    { "payloads that look like packets", test_payload_like_words, 0 },
     { "chunks of every length", test_chunks, 0 },
     { "the pool's limit", test_pool, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },

@@ -5,34 +5,34 @@
 
 #include <errno.h>
 
-enum { ARENA_MIN = 1024 };
+enum {
+    AHEAD = 8,          /* slots; with fewer an answered message takes longer */
+    SHORT_LAP = 4096,   /* bytes, of a ring whose receiver keeps pace */
+};
 
-/* Slots get about a third of the ring, a power of two of them; the arena gets the rest. */
+/* As many slots as there is room for, and as there may be. */
 static int shape(uint32_t ring_size, uint32_t slot_size, struct ivc_ring_header *ret_header)
 {
-    uint32_t n_slots = 4;
-
-    while (n_slots * 2 * slot_size <= ring_size / 2
-           && sizeof *ret_header + n_slots * 2 * slot_size + ARENA_MIN <= ring_size)
-        n_slots *= 2;
-    if (sizeof *ret_header + n_slots * slot_size + ARENA_MIN > ring_size)
-        return ivc_error_set(-EINVAL, "ring of %u bytes with segments of %u: too small; a ring needs "
-                             "at least 4 segments and 1 KiB (IVC_RING_SIZE, IVC_SEGMENT_SIZE)",
-                             ring_size, slot_size);
-    *ret_header = (struct ivc_ring_header){
+    struct ivc_ring_header header = {
         .magic = IVC_RING_MAGIC,
         .slot_size = slot_size,
-        .n_slots = n_slots,
-        .arena_size = (uint32_t)(ring_size - sizeof *ret_header - n_slots * slot_size)
-                      / IVC_LINE * IVC_LINE,
+        .n_slots = IVC_MIN((ring_size - (uint32_t)sizeof header) / slot_size, (uint32_t)IVC_SLOTS_MAX),
     };
+
+    if (ring_size < sizeof header || header.n_slots < IVC_SLOTS_MIN)
+        return ivc_error_set(-EINVAL, "ring of %u bytes with segments of %u: too small; a ring needs "
+                             "at least %d segments (IVC_RING_SIZE, IVC_SEGMENT_SIZE)", ring_size, slot_size,
+                             IVC_SLOTS_MIN);
+    *ret_header = header;
     return 0;
 }
 
-/* A slot, or a third of the arena, so that a packet fits whatever is skipped at its end. */
-static uint32_t eager_max(uint32_t slot_size, uint32_t arena_size)
+/* A third of the ring, so that a packet fits whatever is skipped at its end. */
+static uint32_t eager_max(const struct ivc_ring_header *header)
 {
-    return IVC_MAX(slot_size - IVC_SLOT_INLINE_AT, arena_size / 3);
+    uint64_t max = (uint64_t)IVC_MAX(header->n_slots / 3, 1) * header->slot_size - IVC_SLOT_INLINE_AT;
+
+    return (uint32_t)IVC_MIN(max, (uint64_t)IVC_INLINE_MAX);
 }
 
 int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eager_max)
@@ -41,21 +41,30 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
     int r = shape(ring_size, slot_size, &header);
 
     if (r == 0)
-        *ret_eager_max = eager_max(slot_size, header.arena_size);
+        *ret_eager_max = eager_max(&header);
     return r;
+}
+
+/* After a look at the head. */
+static void set_free_to(struct ivc_tx *tx)
+{
+    uint64_t lap = tx->tail - tx->at, free_to = tx->head + tx->n_slots;
+
+    tx->free_to = tx->at < tx->short_lap ? IVC_MIN(free_to, lap + tx->short_lap) : free_to;
 }
 
 static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
 {
     tx->slots = (char *)tx->share.memory + sizeof *header;
-    tx->mask = header->n_slots - 1;
+    tx->stamp = 1;
+    tx->n_slots = header->n_slots;
     tx->shift = (uint32_t)__builtin_ctz(header->slot_size);
-    tx->lap_shift = (uint32_t)__builtin_ctz(header->n_slots);
     tx->second_line = ivc_slot_second_line(header->slot_size);
+    tx->ahead = IVC_MIN(AHEAD, header->n_slots / 2);
     tx->inline_max = header->slot_size - IVC_SLOT_INLINE_AT;
-    tx->arena = tx->slots + (size_t)header->n_slots * header->slot_size;
-    tx->arena_size = header->arena_size;
-    tx->eager_max = eager_max(header->slot_size, header->arena_size);
+    tx->eager_max = eager_max(header);
+    tx->short_lap = IVC_MIN(SHORT_LAP / header->slot_size, header->n_slots);
+    set_free_to(tx);
 }
 
 /* Tells the peer where the ring is, on the line that is ours for it. */
@@ -103,7 +112,9 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
     header.after = options->after;
     memcpy(tx.share.memory, &header, sizeof header);
     attach(&tx, &header);
-    tx.records = calloc(header.n_slots, sizeof *tx.records);
+    tx.records = malloc(header.n_slots * sizeof *tx.records);
+    for (uint32_t i = 0; tx.records && i < header.n_slots; i++)
+        tx.records[i] = IVC_CHUNK_NONE;
     r = tx.records ? ivc_region_doorbell(region, options->slot, &tx.bell)
                    : ivc_error_set(-ENOMEM, "ring: out of memory");
     if (r != 0) {
@@ -131,20 +142,15 @@ void ivc_tx_close(struct ivc_tx *tx)
 /* Gives back what the slots before `head` hold. */
 static void free_read_slots(struct ivc_tx *tx, uint64_t head)
 {
-    uint32_t end = (uint32_t)tx->arena_head;
-
-    if (head == tx->head)
-        return;
     for (uint64_t at = tx->head; tx->chunks_out > 0 && at < head; at++) {
-        struct ivc_tx_slot *record = &tx->records[at & tx->mask];
+        uint32_t *record = &tx->records[at % tx->n_slots];
 
-        if (record->chunk != IVC_CHUNK_NONE) {
-            ivc_pool_put(tx->pool, record->chunk);
+        if (*record < IVC_RECORD_INNER) {
+            ivc_pool_put(tx->pool, *record);
+            *record = IVC_CHUNK_NONE;
             tx->chunks_out--;
         }
     }
-    end = tx->records[(head - 1) & tx->mask].arena_end;
-    tx->arena_head += end - (uint32_t)tx->arena_head;   /* modulo 2^32: an arena is smaller */
     tx->head = head;
 }
 
@@ -184,53 +190,29 @@ static int no_room(const struct ivc_tx *tx)
     return IVC_E_FULL;
 }
 
-/* Room for `n` more slots. */
+/* To the ring's beginning. */
+static void skip(struct ivc_tx *tx)
+{
+    uint32_t gap = tx->n_slots - tx->at;
+
+    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, 0, IVC_SLOT_SKIP, gap, IVC_CHUNK_NONE);
+}
+
+/* Room for `n` more slots.  When the receiver keeps pace, a few of the ring's suffice, and those are then in
+ * the nearest caches of both. */
 static int need_slots(struct ivc_tx *tx, uint32_t n)
 {
     int r = 0;
 
-    if (tx->tail - tx->head + n <= (uint64_t)tx->mask + 1)
+    if (tx->tail + n <= tx->free_to)
         return 0;
     r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
-    return tx->tail - tx->head + n <= (uint64_t)tx->mask + 1 ? 0 : no_room(tx);
-}
-
-/* Splits: the first `head_len` bytes to `head`, the others to `body`. */
-static void gather_split(char *head, size_t head_len, char *body, const struct iovec *iov,
-                         unsigned n_iov)
-{
-    for (unsigned i = 0; i < n_iov; i++) {
-        size_t n = IVC_MIN(iov[i].iov_len, head_len);
-
-        memcpy(head, iov[i].iov_base, n);
-        ivc_copy(IVC_COPY_IN, body, (const char *)iov[i].iov_base + n, iov[i].iov_len - n);
-        head += n;
-        head_len -= n;
-        body += iov[i].iov_len - n;
-    }
-}
-
-/* Takes `len` neighbouring bytes of the arena; what is left before its end is skipped when it does
- * not suffice. */
-static int arena_take(struct ivc_tx *tx, uint32_t len, uint32_t *ret_offset)
-{
-    uint32_t at = (uint32_t)(tx->arena_tail % tx->arena_size);
-    uint32_t skip = at + len > tx->arena_size ? tx->arena_size - at : 0;
-    uint32_t need = skip + (uint32_t)ivc_align_up(len, IVC_LINE);
-    int r;
-
-    if (tx->arena_tail + need - tx->arena_head > tx->arena_size) {
-        r = ivc_tx_refresh(tx);
-        if (r < 0)
-            return r;
-        if (tx->arena_tail + need - tx->arena_head > tx->arena_size)
-            return no_room(tx);
-    }
-    *ret_offset = skip ? 0 : at;
-    tx->arena_tail += need;
-    return 0;
+    if (ivc_tx_idle(tx) && tx->at >= tx->short_lap && tx->at >= n)  /* what is skipped is not free yet */
+        skip(tx);
+    set_free_to(tx);
+    return tx->tail - tx->head + n <= tx->n_slots ? 0 : no_room(tx);
 }
 
 static void write_ref(char *slot, uint32_t share, uint32_t len, uint64_t offset)
@@ -240,35 +222,56 @@ static void write_ref(char *slot, uint32_t share, uint32_t len, uint64_t offset)
     memcpy(slot + IVC_SLOT_REF_AT, &ref, sizeof ref);
 }
 
-static int send_through_arena(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov,
-                              unsigned n_iov, size_t len)
+/* Splits: the first line's bytes, and the others, which then begin a line: a long copy to a place within one
+ * is slower by a third. */
+static void gather_split(char *slot, const struct iovec *iov, unsigned n_iov)
 {
-    uint32_t body_len = (uint32_t)len - IVC_SLOT_HEAD_MAX;
-    char *slot = ivc_tx_tail_slot(tx);
-    uint32_t offset;
-    int r;
+    char *head = slot + IVC_SLOT_INLINE_AT, *body = slot + IVC_LINE;
+    size_t room = IVC_SLOT_FIRST_LINE;
 
-    if (len > tx->eager_max)
-        return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: more than the %u that are sent at once",
-                             len, tx->eager_max);
-    r = arena_take(tx, body_len, &offset);
+    for (unsigned i = 0; i < n_iov; i++) {
+        size_t n = IVC_MIN(iov[i].iov_len, room);
+
+        memcpy(head, iov[i].iov_base, n);
+        ivc_copy(IVC_COPY_IN, body, (const char *)iov[i].iov_base + n, iov[i].iov_len - n);
+        head += n;
+        room -= n;
+        body += iov[i].iov_len - n;
+    }
+}
+
+/* In several slots. */
+static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov, size_t len)
+{
+    uint32_t n = ivc_slots_for((uint32_t)len, tx->shift);
+    char *slot;
+    int r = need_slots(tx, n);
+
+    if (r == 0 && n > tx->n_slots - tx->at && (r = need_slots(tx, n + tx->n_slots - tx->at)) == 0
+        && n > tx->n_slots - tx->at)
+        skip(tx);
     if (r != 0)
         return r;
-    write_ref(slot, IVC_SHARE_ARENA, body_len, offset);
-    gather_split(slot + IVC_SLOT_HEAD_AT, IVC_SLOT_HEAD_MAX, tx->arena + offset, iov, n_iov);
-    ivc_tx_publish(tx, slot, IVC_SLOT_HEAD_MAX, tag, IVC_SLOT_REF, IVC_CHUNK_NONE);
+    slot = ivc_tx_tail_slot(tx);
+    gather_split(slot, iov, n_iov);
+    for (uint32_t i = 1; i < n; i++)
+        tx->records[tx->at + i] = IVC_RECORD_INNER;
+    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n, IVC_CHUNK_NONE);
     return 0;
 }
 
 int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
                       size_t len)
 {
-    int r = need_slots(tx, 1);
+    int r;
 
-    if (r != 0)
-        return r;
-    return len > tx->inline_max ? send_through_arena(tx, tag, iov, n_iov, len)
-        : ivc_tx_send(tx, tag, iov, n_iov, len);
+    if (len > tx->eager_max)
+        return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: more than the %u that are sent at once",
+                             len, tx->eager_max);
+    if (len > tx->inline_max)
+        return send_long(tx, tag, iov, n_iov, len);
+    r = need_slots(tx, 1);
+    return r != 0 ? r : ivc_tx_send(tx, tag, iov, n_iov, len);
 }
 
 /* Tells the receiver of a share of the pool, once per ring. */
@@ -279,7 +282,7 @@ static void announce_share(struct ivc_tx *tx, uint32_t share)
 
     write_ref(slot, share, 0, memory->handle);
     memcpy(slot + IVC_SLOT_HEAD_AT, &memory->size, sizeof memory->size);
-    ivc_tx_publish(tx, slot, sizeof memory->size, 0, IVC_SLOT_SHARE, IVC_CHUNK_NONE);
+    ivc_tx_publish(tx, slot, sizeof memory->size, 0, IVC_SLOT_SHARE, 1, IVC_CHUNK_NONE);
     tx->announced |= 1u << share;
 }
 
@@ -300,7 +303,7 @@ int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len
     memcpy(slot + IVC_SLOT_HEAD_AT, memory, head_len);
     write_ref(slot, share, (uint32_t)len - head_len, offset + head_len);
     tx->chunks_out++;
-    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, chunk);
+    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1, chunk);
     return 0;
 }
 
@@ -309,48 +312,64 @@ static const char *own_bytes(const struct ivc_tx *tx, const struct ivc_slot_ref 
 {
     const struct ivc_share *share;
 
-    if (ref->share == IVC_SHARE_ARENA)
-        return ref->offset <= tx->arena_size && ref->len <= tx->arena_size - ref->offset
-            ? tx->arena + ref->offset : NULL;
-    if (ref->share > tx->pool->n_shares)
+    if (ref->share == 0 || ref->share > tx->pool->n_shares)
         return NULL;
     share = &tx->pool->shares[ref->share - 1];
     return ref->offset <= share->size && ref->len <= share->size - ref->offset
         ? (const char *)share->memory + ref->offset : NULL;
 }
 
-/* One slot that was not read.  The ring is ours, and yet others could have written it. */
-static int unread_slot(const struct ivc_tx *tx, uint64_t at, ivc_tx_unread_fn *fn, void *arg)
+static int unread_ref(const struct ivc_tx *tx, const char *slot, uint64_t word, uint64_t at,
+                      ivc_tx_unread_fn *fn, void *arg)
 {
-    const char *slot = tx->slots + ((at & tx->mask) << tx->shift);
-    uint64_t word = ivc_load_relaxed((const ivc_atomic_u64 *)slot);     /* our own store */
-    uint32_t kind = (uint32_t)(word >> 56), len = word >> 32 & 0xffff;
-    uint32_t from = kind == IVC_SLOT_INLINE ? IVC_SLOT_INLINE_AT : IVC_SLOT_HEAD_AT;
+    struct iovec iov[2] = { { (char *)slot + IVC_SLOT_HEAD_AT, word >> 32 & 0xffff } };
     struct ivc_slot_ref ref;
-    struct iovec iov[2] = { { (char *)slot + from, len } };
 
-    if ((uint32_t)word != (uint32_t)(at >> tx->lap_shift) + 1 || len > (1u << tx->shift) - from)
-        return -EBADMSG;
-    if (kind == IVC_SLOT_INLINE)
-        return fn(arg, at, (uint8_t)(word >> 48), iov, 1);
-    if (kind == IVC_SLOT_SHARE)
-        return 0;
     memcpy(&ref, slot + IVC_SLOT_REF_AT, sizeof ref);
     ivc_copy_is_final();
     iov[1] = (struct iovec){ (char *)own_bytes(tx, &ref), ref.len };
-    if (kind != IVC_SLOT_REF || !iov[1].iov_base)
+    if (!iov[1].iov_base || iov[0].iov_len > IVC_SLOT_HEAD_MAX)
         return -EBADMSG;
     return fn(arg, at, (uint8_t)(word >> 48), iov, 2);
+}
+
+/* What was not read and begins at `at`; tells how many slots it takes.  The ring is ours, and yet others could
+ * have written it. */
+static int unread_slot(const struct ivc_tx *tx, uint64_t at, uint32_t *ret_n, ivc_tx_unread_fn *fn,
+                       void *arg)
+{
+    uint32_t place = (uint32_t)(at % tx->n_slots);
+    const char *slot = tx->slots + ((size_t)place << tx->shift);
+    uint64_t word = ivc_load_relaxed((const ivc_atomic_u64 *)slot);     /* our own store */
+    uint32_t kind = (uint32_t)(word >> 56), len = word >> 32 & 0xffff;
+
+    *ret_n = kind == IVC_SLOT_INLINE ? ivc_slots_for(len, tx->shift) : kind == IVC_SLOT_SKIP ? len : 1;
+    if ((uint32_t)word != ivc_stamp_of(at / tx->n_slots) || *ret_n == 0 || *ret_n > tx->n_slots - place
+        || *ret_n > tx->tail - at)
+        return -EBADMSG;
+    switch (kind) {
+    case IVC_SLOT_INLINE:
+        return fn(arg, at, (uint8_t)(word >> 48),
+                  &(struct iovec){ (char *)slot + IVC_SLOT_INLINE_AT, len }, 1);
+    case IVC_SLOT_REF:
+        return unread_ref(tx, slot, word, at, fn, arg);
+    case IVC_SLOT_SHARE:
+    case IVC_SLOT_SKIP:
+        return 0;
+    default:
+        return -EBADMSG;
+    }
 }
 
 int ivc_tx_unread(struct ivc_tx *tx, ivc_tx_unread_fn *fn, void *arg)
 {
     int r = ivc_tx_refresh(tx);
+    uint32_t n;
 
     if (r < 0)
         return r;
-    for (uint64_t at = tx->head; r == 0 && at != tx->tail; at++)
-        r = unread_slot(tx, at, fn, arg);
+    for (uint64_t at = tx->head; r == 0 && at != tx->tail; at += n)
+        r = unread_slot(tx, at, &n, fn, arg);
     if (r == -EBADMSG)
         ivc_error_set(r, "our packets to member %u were overwritten; a process is damaged", tx->slot);
     return r;

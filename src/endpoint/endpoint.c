@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    RING_SIZE_DEFAULT = 24 * 1024,      /* 64 slots of 128 bytes, 16 KiB of arena */
+    RING_SIZE_DEFAULT = 16 * 1024,      /* 127 slots of 128 bytes */
     RING_SIZE_MIN = 2048,
     RING_SIZE_MAX = 1 << 28,
     CHUNK_SIZE_MIN = 4096,

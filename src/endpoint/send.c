@@ -26,7 +26,7 @@ static int pool_get(struct ivc_endpoint *endpoint, uint32_t *ret_chunk)
     return ivc_pool_get(&home->pool, ret_chunk);
 }
 
-/* A ring of the last resort has an arena too small for what we promise to send at once. */
+/* A ring of the last resort is too small for what we promise to send at once. */
 static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                          const struct iovec *iov, unsigned n_iov, size_t len)
 {

@@ -34,7 +34,7 @@
 #endif
 
 #define IVC_LAYOUT_MAGIC 0x314e495743564923ull  /* "#IVCWIN1" in memory order */
-#define IVC_LAYOUT_VERSION 2u
+#define IVC_LAYOUT_VERSION 3u
 
 enum {
     IVC_LAYOUT_PAGE = 4096,             /* header and block size */
