@@ -135,11 +135,11 @@ static ssize_t cq_readfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_
     ivc_fi_cq_progress(cq, count);
     n = ivc_fi_cq_take(cq, buf, count, sources);
     if (cq->domain->rests && n == -FI_EAGAIN) {
-        ivc_fi_cq_linger(cq);
+        ivc_fi_cq_dwell(cq);
         n = ivc_fi_cq_take(cq, buf, count, sources);
     }
     if (n != -FI_EAGAIN)
-        cq->linger.vain = 0;
+        cq->dwell.vain = 0;
     ivc_fi_unlock(cq->domain);
     if (cq->domain->rests)
         ivc_fi_rest(cq->eps, cq->n_eps, n != -FI_EAGAIN);

@@ -38,8 +38,8 @@ static inline void ivc_fi_cq_progress(struct ivc_fi_cq *cq, size_t count)
 /* Locked, after progress. */
 ssize_t ivc_fi_cq_take(struct ivc_fi_cq *cq, void *buf, size_t count, fi_addr_t *sources);
 
-/* linger.c: after a read in vain, by one who waits by reading; there may be something then. */
-void ivc_fi_cq_linger(struct ivc_fi_cq *cq);
+/* dwell.c: after a read in vain, by one who waits by reading; there may be something then. */
+void ivc_fi_cq_dwell(struct ivc_fi_cq *cq);
 
 /* cq-wait.c: of the table of calls. */
 ssize_t ivc_fi_cq_sreadfrom(struct fid_cq *fid, void *buf, size_t count, fi_addr_t *sources,

@@ -109,8 +109,8 @@ int ivc_fi_wait_control(struct ivc_fi_wait *wait, int command, void *arg);
 int ivc_fi_eps_add(struct ivc_fi_ep ***eps, uint32_t *n_eps, struct ivc_fi_ep *ep);
 bool ivc_fi_eps_remove(struct ivc_fi_ep **eps, uint32_t *n_eps, struct ivc_fi_ep *ep);
 
-/* linger.c: what is known of how a queue's reader waits. */
-struct ivc_fi_linger {
+/* dwell.c: what is known of how a queue's reader waits. */
+struct ivc_fi_dwell {
     uint32_t vain;                      /* reads in a row that found nothing */
     uint32_t waits;                     /* such rows */
     uint64_t left_ns;                   /* when the first read of this one ended; 0: was not looked at */
@@ -129,7 +129,7 @@ struct ivc_fi_cq {
     uint32_t n_eps;
     uint32_t skipped;                   /* reads in a row that made no progress */
     bool overrun;                       /* no memory for a completion: it is lost */
-    struct ivc_fi_linger linger;
+    struct ivc_fi_dwell dwell;
     struct ivc_fi_wait wait;
     bool threshold;                     /* FI_CQ_COND_THRESHOLD */
     bool signalled;

@@ -1,5 +1,5 @@
 /*
- * Lingering: a read in vain goes on looking for a while when its caller stays away after such reads.
+ * Dwelling: a read in vain goes on looking for a while when its caller stays away after such reads.
  *
  * MPICH from 5.0 on gives its processor away after each look of a wait; sched_yield() takes half a
  * microsecond, more than twice what a message takes, and what comes meanwhile waits.  So the first read
@@ -36,19 +36,19 @@ static void look_for(struct ivc_fi_cq *cq, uint64_t ns)
     } while (!has_something(cq) && ivc_now_ns() < end);
 }
 
-void ivc_fi_cq_linger(struct ivc_fi_cq *cq)
+void ivc_fi_cq_dwell(struct ivc_fi_cq *cq)
 {
-    struct ivc_fi_linger *linger = &cq->linger;
+    struct ivc_fi_dwell *dwell = &cq->dwell;
 
-    linger->vain++;
-    if (linger->vain == 1) {
-        if (linger->away_ns > 0)
-            look_for(cq, LOOKS * linger->away_ns);
-        linger->left_ns = ++linger->waits % MEASURE_EVERY == 0 ? ivc_now_ns() : 0;
-    } else if (linger->left_ns > 0) {
-        uint64_t away = ivc_now_ns() - linger->left_ns;
+    dwell->vain++;
+    if (dwell->vain == 1) {
+        if (dwell->away_ns > 0)
+            look_for(cq, LOOKS * dwell->away_ns);
+        dwell->left_ns = ++dwell->waits % MEASURE_EVERY == 0 ? ivc_now_ns() : 0;
+    } else if (dwell->left_ns > 0) {
+        uint64_t away = ivc_now_ns() - dwell->left_ns;
 
-        linger->left_ns = 0;
-        linger->away_ns = away >= AWAY_MIN_NS && away <= AWAY_MAX_NS ? away : 0;
+        dwell->left_ns = 0;
+        dwell->away_ns = away >= AWAY_MIN_NS && away <= AWAY_MAX_NS ? away : 0;
     }
 }
