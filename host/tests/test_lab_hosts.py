@@ -25,7 +25,8 @@ from ivc_host.lab import copies, hosts, process, state, tsc
 from ivc_host.lab import lab as labs
 from ivc_host.lab.hypervisor import Copy
 from ivc_host.lab.process import Process
-from ivc_host.lab.qemu import QEMU, REGION_DEVICE, SLOT_REGION, Qemu
+from ivc_host.lab.qemu import REGION_DEVICE, SLOT_REGION, Qemu
+from ivc_host.lab.qemu_words import QEMU
 from ivc_host.lab.state import GuestRecord
 
 real = [

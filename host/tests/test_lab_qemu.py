@@ -20,7 +20,8 @@ from ivc_host.errors import LabError
 from ivc_host.lab import image, initramfs, kvm, state
 from ivc_host.lab import lab as labs
 from ivc_host.lab.hypervisor import SilentProgress
-from ivc_host.lab.qemu import QEMU, REGION_DEVICE, SLOT_REGION, Qemu
+from ivc_host.lab.qemu import REGION_DEVICE, SLOT_REGION, Qemu
+from ivc_host.lab.qemu_words import QEMU
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root"),

@@ -15,7 +15,7 @@ import pytest
 from ivc_host.errors import LabError, UsageError
 from ivc_host.lab import lab as labs
 from ivc_host.lab import process, state
-from ivc_host.lab.hypervisor import GuestSpec
+from ivc_host.lab.hypervisor import HostSpec
 from ivc_host.lab.uml import UserModeLinux
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
@@ -224,9 +224,10 @@ class _NeverReady(UserModeLinux):
     def __init__(self, script: str) -> None:
         self._script = script
 
-    def start(self, spec: GuestSpec) -> list[process.Process]:
-        started = super().start(spec)
-        (spec.state / "init").write_text(f"#!/bin/sh\n{self._script}\n")
+    def start(self, host: HostSpec) -> dict[str, list[process.Process]]:
+        started = super().start(host)
+        for guest in host.guests:
+            (guest.state / "init").write_text(f"#!/bin/sh\n{self._script}\n")
         return started
 
 

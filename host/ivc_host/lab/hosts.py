@@ -1,4 +1,5 @@
-"""The "hosts" of a lab: all of them are this machine, each has a region of its own.
+"""The "hosts" of a lab: with most mechanisms all of them are this machine, each with a region of
+its own; with Xen each is a machine of its own.
 
 A guest stands on one of them and, where the mechanism can, moves to another one; its address, its
 disks and its memory are the same there, the region is not. What a guest is on a given host follows
@@ -15,8 +16,8 @@ from pathlib import Path
 
 from ..errors import LabError, UsageError
 from . import copies, network, process, qemu, ssh, state
-from .hypervisor import GuestSpec, Hypervisor
-from .state import GuestRecord, LabRecord
+from .hypervisor import MAX_HOSTS, GuestSpec, HostSpec, Hypervisor
+from .state import GuestRecord, HostRecord, LabRecord
 
 #: Seconds until a QEMU that was started has made its QMP socket, on a busy machine.
 _SOCKET_SECONDS = 20.0
@@ -37,7 +38,9 @@ def number_of(record: LabRecord, name: str) -> int:
 
 
 def placed(guests: int, hosts: int, place: Sequence[int] | None) -> list[int]:
-    """The host of each guest, from 1: the first guests on the first host, unless `place` says it."""
+    """The host of each guest, from 1: the first guests on the first, unless `place` says it."""
+    if hosts > MAX_HOSTS:
+        raise UsageError(f"{hosts} hosts", hint=f"ask for 1 to {MAX_HOSTS}")
     if place is None:
         if not 1 <= hosts <= guests:
             raise UsageError(
@@ -64,8 +67,8 @@ def spec_of(record: LabRecord, guest: GuestRecord, host: int) -> GuestSpec:
         host=host,
         uuid=guest.uuid,
         address=guest.address,
-        mac=network.mac(index),
-        tap=network.tap_name(guest.name, host),
+        mac=network.mac(guest.address),
+        tap="" if record.machines else network.tap_name(guest.name, host),
         memory_mb=record.memory_mb,
         region=Path(record.regions[host - 1]) if record.regions else None,
         region_size=record.region_size,
@@ -73,13 +76,51 @@ def spec_of(record: LabRecord, guest: GuestRecord, host: int) -> GuestSpec:
         state=own,
         namespace=record.namespace,
         keys=ssh.keys_in(record.ssh_directory),
-        share=() if record.migrates else shared,
-        copies=copies.of(record.name, shared) if record.migrates else (),
+        share=() if record.copied else shared,
+        copies=copies.of(record.name, shared) if record.copied else (),
     )
 
 
+def host_specs(record: LabRecord) -> list[HostSpec]:
+    """All hosts, with the guests that start on them."""
+    return [_host_spec(record, number) for number in range(1, record.hosts + 1)]
+
+
+def _host_spec(record: LabRecord, number: int) -> HostSpec:
+    name, address = host_name(number), network.host_address(number)
+    guests = tuple(
+        spec_of(record, guest, number) for guest in record.guests if guest.host == number
+    )
+    own = record.directory / name
+    shared = tuple(Path(path) for path in record.shares)
+    return HostSpec(
+        name=name,
+        number=number,
+        guests=guests,
+        room=len(record.guests) if record.migrates else len(guests),
+        memory_mb=record.memory_mb,
+        address=address,
+        mac=network.mac(address),
+        tap=network.tap_name(name),
+        console=own / "console.log",
+        state=own,
+        store=state.store_path(record.name),
+        roll=own / "guests",
+        namespace=record.namespace,
+        keys=ssh.keys_in(record.ssh_directory),
+        copies=copies.of(record.name, shared) if record.copied else (),
+    )
+
+
+def machines(record: LabRecord) -> list[HostRecord]:
+    """The record of all hosts, where those are machines of their own."""
+    return [HostRecord(one.name, one.address, str(one.roll)) for one in host_specs(record)]
+
+
 def taps(record: LabRecord) -> list[str]:
-    """Every tap that a guest of the lab can need."""
+    """Every tap that a machine of the lab can need."""
+    if record.machines:
+        return [network.tap_name(machine.name) for machine in record.machines]
     return [
         network.tap_name(guest.name, host)
         for guest in record.guests

@@ -2,23 +2,24 @@
 
 `lab.py` owns everything around a guest: the namespace, the bridge and the taps, the region file,
 the ssh keys, the record of processes, the wait for ssh and the roll-back. A mechanism (`uml.py`,
-`qemu.py`) knows how one guest is started, and nothing else. Invariants:
+`qemu.py`, `xen.py`) knows how the guests of one host are started, and nothing else. A host is this
+machine in most labs; with Xen it is a machine of its own, which runs its guests. Invariants:
 
-* a mechanism writes only below its cache directory (in `prepare`) and below `GuestSpec.state`
-  (in `start`), so that removing the state directory removes every trace of a guest;
-* every process that `start` makes lives in the guest's network namespace, with its working
-  directory in `GuestSpec.state`, and dies by SIGKILL without leaving anything behind;
+* a mechanism writes only below its cache directory (in `prepare`) and below `GuestSpec.state` and
+  `HostSpec.state` (in `start`), so that removing the lab's directory removes every trace of it;
+* every process that `start` makes lives in the lab's network namespace, with its working directory
+  in one of those, and dies by SIGKILL without leaving anything behind;
 * the guest comes up without any further action of the host and then answers ssh as root on
-  `GuestSpec.address`, accepting `GuestSpec.keys`;
-* where `migrates` holds, a guest's spec of one host and that of another differ in `host`, `tap` and
-  `region` alone, so the machine that `receive` starts fits the one that `start` started.
+  `GuestSpec.address`, accepting `GuestSpec.keys`; a host that is a machine of its own does so too;
+* a guest's spec of one host and that of another differ in `host`, `tap` and `region` alone, so the
+  machine that `receive` starts fits the one that `start` started.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +34,14 @@ PREFIX_LENGTH = 24
 NETWORK = "10.77.0.0/24"
 FIRST_GUEST = 11
 MAX_GUESTS = 200
+#: Of the hosts that are machines of their own.
+FIRST_HOST = FIRST_GUEST + MAX_GUESTS
+MAX_HOSTS = 40
 
 
 @dataclass(frozen=True)
 class SshKeys:
-    """The keys of one lab. The same identity logs in from the host and from guest to guest."""
+    """The keys of one lab. The same identity logs in from this machine and from guest to guest."""
 
     #: Private and public half of the identity; `identity.with_suffix(".pub")` is the latter.
     identity: Path
@@ -75,7 +79,8 @@ class GuestSpec:
     #: Dotted IPv4 address; the network is NETWORK, there is no route out of it.
     address: str
     mac: str
-    #: The tap device, already made, up and on the bridge, inside `namespace`.
+    #: The tap device, already made, up and on the bridge, inside `namespace`; empty where the host
+    #: is a machine of its own, which has one.
     tap: str
     memory_mb: int
     #: The shared region's file, or None for a guest without one.
@@ -90,7 +95,35 @@ class GuestSpec:
     keys: SshKeys
     #: Host directories that the guest must see read-only at the same path (the build tree).
     share: tuple[Path, ...] = ()
-    #: Used instead of `share` for guests that can migrate.
+    #: Used instead of `share` for guests that can migrate, or cannot see a directory live.
+    copies: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """One of the lab's "hosts". Where it is this machine, only its guests matter."""
+
+    name: str
+    #: From 1.
+    number: int
+    #: Those that start here.
+    guests: tuple[GuestSpec, ...]
+    #: For how many guests it must have memory: some may move here.
+    room: int
+    memory_mb: int
+    address: str
+    mac: str
+    tap: str
+    console: Path
+    #: A directory of this host alone, made by the lab, removed with the lab.
+    state: Path
+    #: One on a disk, the same for all hosts, for what is too large for `state`.
+    store: Path
+    #: As soon as it has started its guests, the host keeps in this file, below `state`, the UUIDs
+    #: of those that live on it, one a line. It replaces the file as a whole.
+    roll: Path
+    namespace: Path
+    keys: SshKeys
     copies: tuple[Copy, ...] = ()
 
 
@@ -109,15 +142,21 @@ class SilentProgress:
 
 
 class Hypervisor(Protocol):
-    """One way to run a guest."""
+    """One way to run guests."""
 
     name: str
     #: Seconds from `start` to a first ssh login after which a guest counts as lost.
     ready_timeout: float
     #: Memory of one guest in MiB when the user names none.
     default_memory_mb: int
-    #: Whether a guest can move to another host while it runs.
+    #: Whether a guest can move to another host while it runs, by `receive` or by means of its own.
     migrates: bool
+    #: Whether a host is a machine of its own, with an address, rather than this one.
+    own_hosts: bool
+    #: Whether a guest can have a region: a file of this machine that the guests of a host share.
+    regions: bool
+    #: Whether a guest that stays where it is sees directories of this machine live, not as copies.
+    live_shares: bool
 
     def prepare(self, progress: Progress) -> None:
         """Make what all guests share (images), once; idempotent, and offline the second time.
@@ -126,16 +165,21 @@ class Hypervisor(Protocol):
         is half made is not taken for done.
         """
 
-    def start(self, spec: GuestSpec) -> list[Process]:
-        """Start a guest and return at once, without waiting for it to boot.
+    def check(self, hosts: Sequence[HostSpec]) -> None:
+        """Raise an IvcError when all of these cannot run here; called before the first starts."""
 
-        Raises an IvcError when it cannot; it has then ended what it started itself.
+    def start(self, host: HostSpec) -> dict[str, list[Process]]:
+        """Start the guests of a host and return at once, without waiting for them to boot.
+
+        Returns for each guest the processes without which it is lost, and under the host's name
+        those of a host that is a machine of its own. Raises an IvcError when it cannot; the lab
+        then ends what was started.
         """
 
     def receive(self, spec: GuestSpec) -> list[Process]:
         """Start what takes in a guest that moves to this spec's host, without a region; as `start`.
 
-        Only where `migrates` holds.
+        For `ivc migrate`; guests that move by other means or not at all raise LabError saying so.
         """
 
     def guest_description(self) -> str:

@@ -1,4 +1,4 @@
-"""The system that QEMU guests run: root file system, kernel and first archive, made once.
+"""The system that guests with an image run: root file system, kernel and first archive, made once.
 
 The image holds the release that the host itself runs, from the sources that the host's apt is
 configured with, so that programs built on the host run in the guest. What lies in the cache is
@@ -51,6 +51,19 @@ MODULES = (
 )
 #: ext4 asks for it by another name; kernels since 6.14 need and have no such module.
 OPTIONAL_MODULES = ("crc32c_generic",)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What distinguishes one image from another; the rest is the same for all."""
+
+    #: The beginning of its name in the cache.
+    name: str
+    packages: tuple[str, ...] = PACKAGES
+    modules: tuple[str, ...] = MODULES
+
+
+QEMU = Recipe("qemu")
 #: Nobody reads or compiles in a guest.
 EXCLUDED = (
     "/usr/share/doc/*",
@@ -116,41 +129,46 @@ class Image:
         """Such as 6.1.0-56-amd64."""
         return str(json.loads((self.path / "image.json").read_text())["kernel"])
 
+    def write_archive(self, target: Path, seed: initramfs.Seed) -> None:
+        """The whole initial archive of one guest."""
+        target.touch(0o600)  # it holds the lab's private keys
+        target.write_bytes(self.archive.read_bytes() + seed.archive())
 
-def find() -> Image | None:
+
+def find(recipe: Recipe = QEMU) -> Image | None:
     """The image for this host, when it has been made."""
-    path = cache_dir() / _name(_os_release())
+    path = cache_dir() / _name(recipe, _os_release())
     return Image(path) if path.is_dir() else None
 
 
-def make(progress: Progress) -> Image:
+def make(progress: Progress, recipe: Recipe = QEMU) -> Image:
     """The image for this host; made from the distribution's packages when it is not there."""
     release = _os_release()
-    with cache_lock(_name(release)) as path:
+    with cache_lock(_name(recipe, release)) as path:
         if not path.is_dir():
             _require()
             progress.step("making the guests' image (once, about a minute)")
-            _build(release, path, progress)
+            _build(recipe, release, path, progress)
         return Image(path)
 
 
 def _os_release() -> dict[str, str]:
     release = platform.freedesktop_os_release()
     if platform.machine() != "x86_64":
-        raise LabError(f"QEMU guests need an x86_64 host, this is {platform.machine()}")
+        raise LabError(f"guests with an image need an x86_64 host, this is {platform.machine()}")
     if release.get("ID") not in KERNELS or "VERSION_CODENAME" not in release:
         raise LabError(
             f"no recipe for a guest image on {release.get('PRETTY_NAME', 'this system')}",
-            hint="QEMU guests are made on Debian and Ubuntu",
+            hint="images are made on Debian and Ubuntu",
         )
     return release
 
 
-def _name(release: dict[str, str]) -> str:
-    recipe = [PACKAGES, KERNELS, MODULES, OPTIONAL_MODULES, EXCLUDED, KERNEL_HOOK, initramfs.INIT]
-    recipe += [inspect.getsource(part) for part in _RECIPE_CODE]
-    digest = hashlib.sha256(repr(recipe).encode()).hexdigest()[:10]
-    return f"qemu-{release['VERSION_CODENAME']}-{digest}"
+def _name(recipe: Recipe, release: dict[str, str]) -> str:
+    parts = [recipe, KERNELS, OPTIONAL_MODULES, EXCLUDED, KERNEL_HOOK, initramfs.INIT]
+    parts += [inspect.getsource(part) for part in _RECIPE_CODE]
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
+    return f"{recipe.name}-{release['VERSION_CODENAME']}-{digest}"
 
 
 def _require() -> None:
@@ -164,7 +182,7 @@ def _require() -> None:
         raise MissingError("the guests' image can only be made by root", hint="use sudo")
 
 
-def _build(release: dict[str, str], path: Path, progress: Progress) -> None:
+def _build(recipe: Recipe, release: dict[str, str], path: Path, progress: Progress) -> None:
     """Make everything in a directory beside `path`, then rename it."""
     sources = apt_sources(release["VERSION_CODENAME"])
     for left in path.parent.glob(f"{path.name}.new-*"):
@@ -174,9 +192,9 @@ def _build(release: dict[str, str], path: Path, progress: Progress) -> None:
     try:
         root = new / "root"
         progress.step("installing the guests' packages")
-        _install(release, sources, root, new / "mmdebstrap.log")
+        _install(recipe, release, sources, root, new / "mmdebstrap.log")
         progress.step("writing the guests' root file system")
-        version = _take_kernel(root, new)
+        version = _take_kernel(recipe, root, new)
         write_disk(root, new / "root.ext4", "ivc-root")
         shutil.rmtree(root)
         (new / "image.json").write_text(json.dumps({"kernel": version}))
@@ -213,7 +231,9 @@ def apt_transport() -> list[str]:
     return [line for line in lines if line.startswith(("Acquire::http::", "Acquire::https::"))]
 
 
-def _install(release: dict[str, str], sources: list[str], root: Path, log: Path) -> None:
+def _install(
+    recipe: Recipe, release: dict[str, str], sources: list[str], root: Path, log: Path
+) -> None:
     """Fill `root` with packages, and $root/kernel with the kernel's."""
     excluded = [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
     # A mount and process namespace of its own: whenever and however this ends, no mount inside
@@ -224,7 +244,7 @@ def _install(release: dict[str, str], sources: list[str], root: Path, log: Path)
         "--mode=root",
         "--format=directory",
         "--variant=essential",
-        f"--include={','.join(PACKAGES)}",
+        f"--include={','.join(recipe.packages)}",
         *excluded,
         *(f"--aptopt={line}" for line in apt_transport()),
         f"--customize-hook={KERNEL_HOOK}",
@@ -250,12 +270,12 @@ def _install(release: dict[str, str], sources: list[str], root: Path, log: Path)
         )
 
 
-def _take_kernel(root: Path, target: Path) -> str:
+def _take_kernel(recipe: Recipe, root: Path, target: Path) -> str:
     """Move the kernel out of the root and make the first archive; returns the kernel's version."""
     kernel = next((root / "kernel/boot").glob("vmlinuz-*"))
     version = kernel.name.removeprefix("vmlinuz-")
     (target / "kernel").write_bytes(_unpacked_kernel(kernel.read_bytes()))
-    modules = _load_order(root / "usr/lib/modules" / version)
+    modules = _load_order(recipe, root / "usr/lib/modules" / version)
     busybox = (root / "bin/busybox").read_bytes()
     (target / "initramfs.cpio").write_bytes(initramfs.base(busybox, modules))
     shutil.rmtree(root / "kernel")
@@ -263,8 +283,8 @@ def _take_kernel(root: Path, target: Path) -> str:
     return version
 
 
-def _load_order(folder: Path) -> list[tuple[str, bytes]]:
-    """The modules of MODULES and what they depend on, each after what it needs."""
+def _load_order(recipe: Recipe, folder: Path) -> list[tuple[str, bytes]]:
+    """The modules of the recipe and what they depend on, each after what it needs."""
     needs: dict[str, list[str]] = {}
     for line in (folder / "modules.dep").read_text().splitlines():
         module, _, rest = line.partition(":")
@@ -279,7 +299,7 @@ def _load_order(folder: Path) -> list[tuple[str, bytes]]:
                 add(other)
             ordered.append(path)
 
-    for name in (m.replace("-", "_") for m in (*OPTIONAL_MODULES, *MODULES)):
+    for name in (m.replace("-", "_") for m in (*OPTIONAL_MODULES, *recipe.modules)):
         if name in by_name:
             add(by_name[name])
         elif name not in builtin and name not in OPTIONAL_MODULES:

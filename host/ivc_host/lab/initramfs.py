@@ -1,4 +1,4 @@
-"""The first programs a QEMU guest runs: the cpio archive that its kernel unpacks, and its script.
+"""The first programs of a guest with an image: the archive that its kernel unpacks, and its script.
 
 Two archives lie one behind the other. The base (busybox, a few modules, `init`) is made with the
 image and is the same for every guest; the seed (host name, address, keys, what to mount) is made
@@ -38,11 +38,23 @@ if [ ! -d /seed ]; then
     $bb poweroff -f
 fi
 
+# A paravirtual device appears a while after its driver.
+wait_for() {{
+    tries=0
+    until "$@"; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || return 1
+        $bb sleep 0.1
+    done
+}}
+
 while read -r module; do
     $bb insmod "/modules/$module" || fail "module $module does not load"
 done </modules/order
 
-$bb mount -t ext4 -o ro /dev/vda /lower || fail "no root image on /dev/vda"
+read -r disk </seed/disk
+wait_for [ -b "/dev/$disk" ] && $bb mount -t ext4 -o ro "/dev/$disk" /lower ||
+    fail "no root image on /dev/$disk"
 $bb mount -t tmpfs -o mode=755 tmpfs /upper
 $bb mkdir /upper/data /upper/work
 $bb mount -t overlay -o lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work overlay /root ||
@@ -57,29 +69,37 @@ done
 $bb mkdir -p /root/dev/shm /root/dev/pts /root/run
 $bb mount -t tmpfs -o mode=1777 tmpfs /root/dev/shm
 $bb mount -t devpts -o mode=620,ptmxmode=666 devpts /root/dev/pts
+for stream in fd: stdin:/0 stdout:/1 stderr:/2; do
+    $bb ln -s "/proc/self/fd${{stream#*:}}" "/root/dev/${{stream%:*}}"
+done
 $bb mount -t tmpfs -o mode=755 tmpfs /root/run
 $bb mkdir /root/run/sshd
 
 # The disk with that serial number.
-disk() {{
+numbered() {{
     for block in /root/sys/block/vd*; do
         [ "$($bb cat "$block/serial")" = "$1" ] && echo "/root/dev/${{block##*/}}"
     done
 }}
 
-# One line per shared directory: live (9p) or as a disk, tag and path.
+# One line per directory: live (9p), as a disk with a serial number or as one with a name; path.
 while read -r kind tag path; do
     $bb mkdir -p "/root$path"
     case $kind in
         9p) $bb mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=262144 "$tag" "/root$path" ;;
-        disk) $bb mount -t ext4 -o ro "$(disk "$tag")" "/root$path" ;;
+        serial) $bb mount -t ext4 -o ro "$(numbered "$tag")" "/root$path" ;;
+        disk)
+            wait_for [ -b "/root/dev/$tag" ] &&
+                $bb mount -t ext4 -o ro "/root/dev/$tag" "/root$path"
+            ;;
     esac || fail "$path of the host does not mount"
 done </seed/shares
 
 read -r name address </seed/network
 $bb hostname "$name"
 $bb ip link set lo up
-# Virtio is the only network driver here, so its device is the only one and is eth0.
+# One network driver at most finds a device here, so that is eth0.
+wait_for [ -e /root/sys/class/net/eth0 ]
 $bb ip addr add "$address" brd + dev eth0 && $bb ip link set eth0 up || fail "no network device"
 
 echo "{READY_MARK}"
@@ -87,7 +107,7 @@ exec $bb switch_root /root /bin/busybox init
 """
 
 #: For busybox init, which also collects the orphans. Part of the seed.
-INITTAB = """::respawn:/usr/sbin/sshd -D -e
+INITTAB = """{first}::respawn:/usr/sbin/sshd -D -e
 ::ctrlaltdel:/bin/busybox poweroff
 ::shutdown:/bin/busybox sync
 """
@@ -172,21 +192,27 @@ class Seed:
     name: str
     #: With the length of the network's prefix, such as 10.0.0.1/24.
     address: str
-    #: Kind (9p or disk), tag of the 9p device or serial number of the disk, path in the guest.
+    #: Kind (9p, serial or disk), tag of the 9p device, serial number or name of the disk, path in
+    #: the guest.
     shares: tuple[tuple[str, str, str], ...]
     #: Path in the guest, content and mode.
     files: tuple[tuple[str, bytes, int], ...]
+    #: The disk that the root image is on.
+    disk: str = "vda"
+    #: Lines of /etc/inittab that are to come first.
+    inittab: str = ""
 
     def archive(self) -> bytes:
         """The second archive of this guest."""
         archive = Archive()
         archive.directory("seed")
         archive.file("seed/network", f"{self.name} {self.address}\n")
+        archive.file("seed/disk", f"{self.disk}\n")
         archive.file("seed/shares", "".join(f"{' '.join(share)}\n" for share in self.shares))
         archive.directory("seed/root/root", 0o700)
         archive.directory("seed/root/root/.ssh", 0o700)
         archive.file("seed/root/etc/hostname", f"{self.name}\n")
-        archive.file("seed/root/etc/inittab", INITTAB)
+        archive.file("seed/root/etc/inittab", INITTAB.format(first=self.inittab))
         archive.file("seed/root/etc/ssh/sshd_config", SSHD_CONFIG.format(name=self.name))
         for path, data, mode in self.files:
             archive.file(f"seed/root{path}", data, mode)

@@ -103,16 +103,19 @@ class Lab:
     def down(self) -> None:
         down(self.name)
 
-    def console(self, guest: str) -> Path:
-        """The log of a guest's console."""
-        self.record.guest(guest)
-        return _console(self.record.directory, guest)
+    def console(self, member: str) -> Path:
+        """The log of the console of a guest, or of a host that is a machine of its own."""
+        self.record.member(member)
+        return _console(self.record.directory, member)
 
     def ssh_argv(
         self, guest: str, remote: str | None = None, options: Sequence[str] = ()
     ) -> list[str]:
-        """The host's command that logs in to a guest, or runs a shell line there."""
-        self.record.guest(guest)
+        """The command of this machine that logs in to a guest, or runs a shell line there.
+
+        The guest may be a host that is a machine of its own, here and in `run`.
+        """
+        self.record.member(guest)
         return ssh.command(
             self.record.ssh_directory, self.record.namespace, guest, remote, options=options
         )
@@ -219,9 +222,9 @@ class Lab:
         )
         if again.returncode == 0:
             return
-        dead = not self.record.guest(guest).alive()
+        dead = not self.refresh().member(guest).alive()
         raise LabError(
-            f"guest {guest} of lab {self.name} "
+            f"{_title(self.record, guest)} "
             + ("has died" if dead else f"does not answer: {(again.stderr or '').strip()}"),
             hint="see the end of its console" if dead else f"see {self.console(guest)}",
             detail=process.tail(self.console(guest)) if dead else None,
@@ -250,8 +253,8 @@ def _mpi_words(
     return words
 
 
-def _console(directory: Path, guest: str) -> Path:
-    return directory / guest / "console.log"
+def _console(directory: Path, member: str) -> Path:
+    return directory / member / "console.log"
 
 
 def up(
@@ -269,18 +272,20 @@ def up(
 ) -> Lab:
     """Bring a lab up and return once every guest answers; on any failure nothing of it is left.
 
-    `region_size` None means guests without a region. `hosts` deals the guests to that many
-    "hosts": those of one share a region, those of two have only the network, and guests that can
-    (QEMU's) move from one to the other, which takes copies of what they share. `place` says for
-    each guest which host it is on, from 1, instead of dealing them out. `timeout` (seconds
-    for all guests to come up) overrides the mechanism's own, which grows with the number of
-    guests per processor.
+    `region_size` None means guests without a region; Xen's have none in any case. `hosts` deals the
+    guests to that many "hosts": those of one share a region, those of two have only the network,
+    and guests that can (QEMU's, Xen's) move from one to the other, which takes copies of what they
+    share. With Xen each host is a machine of its own and has a name as guests do: h1. `place` says
+    for each guest which host it is on, from 1, instead of dealing them out. `timeout` (seconds for
+    all guests to come up) overrides the mechanism's own, which grows with the number of guests per
+    processor.
     """
     tell = progress or SilentProgress()
     _check_request(name, guests, hosts, region_size, memory_mb)
     where = lab_hosts.placed(guests, hosts, place)
     mechanism = hypervisor_named(hypervisor)
     mechanism.prepare(tell)
+    with_region = region_size is not None and mechanism.regions
     _clear_abandoned(name)
     reserved = False
     try:
@@ -290,16 +295,17 @@ def up(
             record = LabRecord(
                 name=name,
                 hypervisor=hypervisor,
-                regions=_region_names(name, hosts) if region_size else [],
-                region_size=region_size or 0,
+                regions=_region_names(name, hosts) if with_region else [],
+                region_size=(region_size or 0) if with_region else 0,
                 memory_mb=memory_mb or mechanism.default_memory_mb,
                 owner=Process.of(os.getpid()),
                 hosts=hosts,
                 migrates=mechanism.migrates and hosts > 1,
             )
+            record.copied = record.migrates or not mechanism.live_shares
             record.save()
-        tell.step(f"lab {name}: network, region and keys")
-        _make_ground(record, where, share, tell)
+        tell.step(f"lab {name}: network{', region' if with_region else ''} and keys")
+        _make_ground(record, mechanism, where, share, tell)
         tell.step(f"lab {name}: starting {guests} guest{'s' if guests != 1 else ''}")
         _start(record, mechanism, tell)
         _wait_ready(record, timeout or _patience(mechanism, guests), tell)
@@ -346,22 +352,31 @@ def _clear_abandoned(name: str) -> None:
 
 
 def _make_ground(
-    record: LabRecord, where: Sequence[int], share: Sequence[Path], tell: UpProgress
+    record: LabRecord,
+    mechanism: Hypervisor,
+    where: Sequence[int],
+    share: Sequence[Path],
+    tell: UpProgress,
 ) -> None:
     """Everything that exists before the first guest does, and on record who they will be."""
     for index, host in enumerate(where, start=1):
         guest = GuestRecord(f"g{index}", network.address(index), [], host, str(uuid.uuid4()))
         record.guests.append(guest)
-        (record.directory / guest.name).mkdir()
-    addresses = {guest.name: guest.address for guest in record.guests}
+    if mechanism.own_hosts:
+        record.machines = lab_hosts.machines(record)
+    for member in record.members():
+        (record.directory / member.name).mkdir()
+    addresses = {member.name: member.address for member in record.members()}
     network.create(record.namespace, lab_hosts.taps(record))
     ssh.make_keys(record.ssh_directory, addresses)
     for region in record.regions:
         _make_region(Path(region), record.region_size)
     shared = [path for path in (paths.build(), *share) if path.is_dir()]
     record.shares = list(dict.fromkeys(map(str, shared)))
-    if record.migrates:
+    if record.copied:
         copies.make(record.name, [Path(path) for path in record.shares], tell)
+    if record.machines:
+        state.store_path(record.name).mkdir(parents=True)
     if record.hypervisor == "qemu" and record.regions:
         lab_hosts.write_inventory(record)
 
@@ -379,10 +394,15 @@ def _make_region(path: Path, size: int) -> None:
 
 
 def _start(record: LabRecord, mechanism: Hypervisor, tell: UpProgress) -> None:
-    for guest in record.guests:
-        guest.processes = mechanism.start(lab_hosts.spec_of(record, guest, guest.host))
+    specs = lab_hosts.host_specs(record)
+    mechanism.check(specs)
+    for host in specs:
+        started = mechanism.start(host)
+        for name, processes in started.items():
+            record.member(name).processes = processes
         record.save()
-        tell.guest(guest.name, "booting")
+        for name in started:
+            tell.guest(name, "booting")
 
 
 def _setup_line(record: LabRecord) -> str:
@@ -408,14 +428,18 @@ def _setup_line(record: LabRecord) -> str:
 
 
 def _wait_ready(record: LabRecord, timeout: float, tell: UpProgress) -> None:
-    """Return when every guest has taken its first command over ssh."""
+    """Return when all guests, and hosts with an address, have taken a first command over ssh."""
     begin = time.monotonic()
     lab, line = Lab(record), _setup_line(record)
     tries: dict[str, subprocess.Popen[bytes]] = {}
-    waiting = {guest.name: guest for guest in record.guests}
+    waiting = {member.name: member for member in record.members()}
     try:
         while waiting:
-            for name, guest in list(waiting.items()):
+            record.settle()
+            for machine in record.machines:
+                if not machine.alive():  # and with it its guests
+                    raise _lost(record, machine.name, "ended while it booted")
+            for name, member in list(waiting.items()):
                 if name not in tries:
                     tries[name] = _try(lab, name, line)
                 elif (code := tries[name].poll()) is not None:
@@ -424,7 +448,7 @@ def _wait_ready(record: LabRecord, timeout: float, tell: UpProgress) -> None:
                         del waiting[name]
                         tell.guest(name, f"up after {time.monotonic() - begin:.1f} s")
                         continue
-                if not guest.alive():
+                if not member.alive():
                     raise _lost(record, name, "ended while it booted")
             if waiting and time.monotonic() - begin > timeout:
                 name = next(iter(waiting))
@@ -447,11 +471,20 @@ def _try(lab: Lab, guest: str, line: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _lost(record: LabRecord, guest: str, what: str) -> LabError:
+def _title(record: LabRecord, member: str) -> str:
+    kind = "guest" if isinstance(record.member(member), GuestRecord) else "host"
+    return f"{kind} {member} of lab {record.name}"
+
+
+def _lost(record: LabRecord, member: str, what: str) -> LabError:
+    one, shown = record.member(member), member
+    if record.machines and isinstance(one, GuestRecord):
+        if not _console(record.directory, member).stat().st_size:  # it was not even created
+            shown = lab_hosts.host_name(one.host)
     return LabError(
-        f"guest {guest} of lab {record.name} ({record.hypervisor}) {what}",
-        hint="the end of its console:",
-        detail=process.tail(_console(record.directory, guest)),
+        f"{_title(record, member)} ({record.hypervisor}) {what}",
+        hint=f"the end of {shown}'s console:",
+        detail=process.tail(_console(record.directory, shown)),
     )
 
 

@@ -1,4 +1,4 @@
-"""A lab's network: a namespace of its own, a bridge, one tap per guest, and no way out.
+"""A lab's network: a namespace of its own, a bridge, a tap per machine, and no way out.
 
 The namespace is kept by a mount on a file in the lab's state directory, not under /run/netns, so
 that a lab leaves no mount behind when it goes. Devices are never removed one by one: they die
@@ -76,17 +76,26 @@ def remove(namespace: Path) -> None:
     namespace.unlink(missing_ok=True)
 
 
-def tap_name(guest: str, host: int = 1) -> str:
+def tap_name(machine: str, host: int = 1) -> str:
     """A tap serves one process: a guest that moves finds another one on each host."""
-    return f"tap-{guest}" if host == 1 else f"tap-{guest}-h{host}"
+    return f"tap-{machine}" if host == 1 else f"tap-{machine}-h{host}"
 
 
 def address(index: int) -> str:
     """The address of guest number INDEX, counted from 1."""
+    return _address(hypervisor.FIRST_GUEST + index - 1)
+
+
+def host_address(number: int) -> str:
+    """The address of a host that is a machine of its own, counted from 1."""
+    return _address(hypervisor.FIRST_HOST + number - 1)
+
+
+def _address(last: int) -> str:
     prefix = hypervisor.BRIDGE_ADDRESS.rsplit(".", 1)[0]
-    return f"{prefix}.{hypervisor.FIRST_GUEST + index - 1}"
+    return f"{prefix}.{last}"
 
 
-def mac(index: int) -> str:
+def mac(address: str) -> str:
     """A locally administered address; unique within the lab, and labs do not meet."""
-    return f"52:54:00:77:00:{hypervisor.FIRST_GUEST + index - 1:02x}"
+    return f"52:54:00:77:00:{int(address.rsplit('.', 1)[1]):02x}"

@@ -9,26 +9,32 @@ the second host could not open (every disk is a file that nobody writes).
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from ..errors import LabError, MissingError
-from . import image, kvm, tsc
-from .hypervisor import PREFIX_LENGTH, GuestSpec, Progress, SilentProgress
+from ..errors import LabError
+from . import image, kvm, ssh, tsc
+from .hypervisor import PREFIX_LENGTH, GuestSpec, HostSpec, Progress, SilentProgress
 from .initramfs import Seed
 from .process import Process, spawn
+from .qemu_words import (
+    QEMU,
+    SLOT_OWN,
+    SLOT_SHARE,
+    check_shares,
+    console_device,
+    copy_devices,
+    live_device,
+    quoted,
+    require,
+    standard_devices,
+    tag,
+)
 
-QEMU = "qemu-system-x86_64"
-
-#: Slots on the PCI bus; 0 and 1 are the chip set's own.
-SLOT_NET = 0x03
-SLOT_DISK = 0x04
-SLOT_RNG = 0x05
-SLOT_SHARE = 0x08  # and the following ones, one per shared directory, live or copied
-SLOT_REGION = 0x10
-MAX_SHARES = SLOT_REGION - SLOT_SHARE
+#: The region's slot on the PCI bus.
+SLOT_REGION = SLOT_OWN
 
 #: Names by which QMP commands reach the region, for attach and detach.
 REGION_MEMORY = "ivcmem"
@@ -43,27 +49,30 @@ class Qemu:
     ready_timeout: float = 120.0
     default_memory_mb: int = 512
     migrates: bool = True
+    own_hosts: bool = False
+    regions: bool = True
+    live_shares: bool = True
     cpus: int = 1
     #: `kvm` or `tcg`; None lets a probe guest decide.
     accelerator: str | None = None
 
     def prepare(self, progress: Progress) -> None:
         """Make the guests' image unless it is there, and find out whether KVM works."""
-        if shutil.which(QEMU) is None:
-            raise MissingError(
-                f"{QEMU} is not installed", hint="./run setup installs qemu-system-x86"
-            )
+        require()
         self._image = image.make(progress)
         self._settle(progress)
 
-    def start(self, spec: GuestSpec) -> list[Process]:
-        """Start one guest; its processes are this one alone."""
-        if len(spec.share) + len(spec.copies) > MAX_SHARES:
-            raise LabError(f"a guest can see at most {MAX_SHARES} directories of the host")
-        archive = _archive(spec)
-        archive.touch(0o600)  # it holds the lab's private keys
-        archive.write_bytes(self._image.archive.read_bytes() + _seed(spec).archive())
-        return [_spawn(spec, [*self.command(spec), *_region_device(spec)])]
+    def check(self, hosts: Sequence[HostSpec]) -> None:
+        for guest in (guest for host in hosts for guest in host.guests):
+            check_shares(len(guest.share) + len(guest.copies))
+
+    def start(self, host: HostSpec) -> dict[str, list[Process]]:
+        """Start the guests; the processes of each are one alone."""
+        return {guest.name: [self._start(guest)] for guest in host.guests}
+
+    def _start(self, spec: GuestSpec) -> Process:
+        self._image.write_archive(_archive(spec), _seed(spec))
+        return _spawn(spec, [*self.command(spec), *_region_device(spec)])
 
     def receive(self, spec: GuestSpec) -> list[Process]:
         """Start what takes a guest in. It waits to be told where from (`migrate-incoming`)."""
@@ -99,19 +108,14 @@ class Qemu:
             *(QEMU, "-name", spec.name, "-nodefaults", "-no-user-config", "-no-reboot"),
             *("-M", "pc", "-m", self._memory(spec), "-display", "none", "-uuid", spec.uuid),
             *self._processor(),
-            *("-chardev", f"file,id=console,path={_quoted(spec.console)},append=on"),
-            *("-serial", "chardev:console"),
+            *console_device(spec.console),
             # Relative: the length of a socket's path is limited, and this is our directory.
             *("-qmp", f"unix:{qmp_name(spec.host)},server=on,wait=off"),
             *("-kernel", str(self._image.kernel), "-initrd", str(_archive(spec))),
             *("-append", self._kernel_line()),
-            *("-netdev", f"tap,id=net0,ifname={spec.tap},script=no,downscript=no"),
-            *("-device", f"virtio-net-pci,netdev=net0,mac={spec.mac},romfile=,addr={SLOT_NET:#x}"),
-            *("-blockdev", _disk_node(self._image.root, "root")),
-            *("-device", f"virtio-blk-pci,drive=root,addr={SLOT_DISK:#x}"),
-            *("-device", f"virtio-rng-pci,addr={SLOT_RNG:#x}"),
+            *standard_devices(spec.tap, spec.mac, self._image.root),
             *_share_devices(spec),
-            *_copy_devices(spec),
+            *copy_devices(spec.copies),
         ]
 
     def _memory(self, spec: GuestSpec) -> str:
@@ -151,37 +155,20 @@ def qmp_name(host: int) -> str:
     return f"h{host}.qmp"
 
 
+def _spawn(spec: GuestSpec, command: list[str]) -> Process:
+    # The console's log, because that is where a guest that does not start is looked for.
+    return spawn(command, namespace=spec.namespace, cwd=spec.state, output=spec.console)
+
+
 def _archive(spec: GuestSpec) -> Path:
     """Written once: where a guest moves to, its firmware must find the same bytes."""
     return spec.state / "initramfs.cpio"
 
 
-def _spawn(spec: GuestSpec, command: list[str]) -> Process:
-    return spawn(
-        command,
-        namespace=spec.namespace,
-        cwd=spec.state,
-        output=spec.console,  # where a guest that does not start is looked for
-    )
-
-
 def _share_devices(spec: GuestSpec) -> list[str]:
     words = []
     for number, path in enumerate(spec.share):
-        backend = f"local,id=fs{number},path={_quoted(path)},security_model=none"
-        device = f"virtio-9p-pci,fsdev=fs{number},mount_tag={_tag(number)}"
-        words += ["-fsdev", f"{backend},readonly=on,multidevs=remap"]
-        words += ["-device", f"{device},addr={SLOT_SHARE + number:#x}"]
-    return words
-
-
-def _copy_devices(spec: GuestSpec) -> list[str]:
-    words = []
-    for number, copy in enumerate(spec.copies):
-        node = f"disk{number}"
-        words += ["-blockdev", _disk_node(copy.image, node)]
-        device = f"virtio-blk-pci,drive={node},serial={_tag(number)}"
-        words += ["-device", f"{device},addr={SLOT_SHARE + number:#x}"]
+        words += live_device(path, tag(number), SLOT_SHARE + number)
     return words
 
 
@@ -191,45 +178,18 @@ def _region_device(spec: GuestSpec) -> list[str]:
     memory = f"memory-backend-file,id={REGION_MEMORY},share=on,size={spec.region_size}"
     device = f"ivshmem-plain,id={REGION_DEVICE},memdev={REGION_MEMORY}"
     return [
-        *("-object", f"{memory},mem-path={_quoted(spec.region)}"),
+        *("-object", f"{memory},mem-path={quoted(spec.region)}"),
         *("-device", f"{device},addr={SLOT_REGION:#x}"),
     ]
 
 
 def _seed(spec: GuestSpec) -> Seed:
-    keys = spec.keys
-    files = (
-        ("/etc/hosts", keys.hosts, 0o644),
-        ("/etc/ssh/ssh_host_ed25519_key", keys.host_key, 0o600),
-        ("/etc/ssh/ssh_host_ed25519_key.pub", keys.host_key.with_suffix(".pub"), 0o644),
-        ("/root/.ssh/authorized_keys", keys.authorized_keys, 0o600),
-        ("/root/.ssh/known_hosts", keys.known_hosts, 0o644),
-        ("/root/.ssh/id_ed25519", keys.identity, 0o600),
-        ("/root/.ssh/id_ed25519.pub", keys.identity.with_suffix(".pub"), 0o644),
-    )
     return Seed(
         name=spec.name,
         address=f"{spec.address}/{PREFIX_LENGTH}",
         shares=(
-            *(("9p", _tag(n), str(path)) for n, path in enumerate(spec.share)),
-            *(("disk", _tag(n), str(copy.path)) for n, copy in enumerate(spec.copies)),
+            *(("9p", tag(n), str(path)) for n, path in enumerate(spec.share)),
+            *(("serial", tag(n), str(copy.path)) for n, copy in enumerate(spec.copies)),
         ),
-        files=tuple((path, source.read_bytes(), mode) for path, source, mode in files),
-    )
-
-
-def _tag(number: int) -> str:
-    return f"share{number}"
-
-
-def _quoted(path: Path) -> str:
-    """A path inside one of QEMU's option lists, where a comma separates."""
-    return str(path).replace(",", ",,")
-
-
-def _disk_node(path: Path, name: str) -> str:
-    # Without locking: all guests of all labs read the same file, and nobody writes it.
-    return (
-        f"driver=raw,node-name={name},read-only=on,"
-        f"file.driver=file,file.locking=off,file.filename={_quoted(path)}"
+        files=ssh.guest_files(spec.keys),
     )

@@ -68,6 +68,20 @@ ControlPersist yes
 """
 
 
+def guest_files(keys: SshKeys) -> tuple[tuple[str, bytes, int], ...]:
+    """What a guest has to know, where no directory of this machine tells it: path, content, mode."""
+    files = (
+        ("/etc/hosts", keys.hosts, 0o644),
+        ("/etc/ssh/ssh_host_ed25519_key", keys.host_key, 0o600),
+        ("/etc/ssh/ssh_host_ed25519_key.pub", keys.host_key.with_suffix(".pub"), 0o644),
+        ("/root/.ssh/authorized_keys", keys.authorized_keys, 0o600),
+        ("/root/.ssh/known_hosts", keys.known_hosts, 0o644),
+        ("/root/.ssh/id_ed25519", keys.identity, 0o600),
+        ("/root/.ssh/id_ed25519.pub", keys.identity.with_suffix(".pub"), 0o644),
+    )
+    return tuple((path, source.read_bytes(), mode) for path, source, mode in files)
+
+
 def _config(directory: Path) -> Path:
     return directory / "config"
 

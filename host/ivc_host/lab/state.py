@@ -22,7 +22,7 @@ from ..errors import LabError, UsageError
 from .process import Process
 
 DEFAULT_NAME = "default"
-_VERSION = 3
+_VERSION = 4
 
 
 def base() -> Path:
@@ -53,6 +53,27 @@ class GuestRecord:
             self.receiver, self.receiver_host = [], 0
 
 
+@dataclass
+class HostRecord:
+    """A "host" that is a machine of its own."""
+
+    name: str
+    address: str
+    #: Where it keeps the UUIDs of the guests that live on it, once it has started its own.
+    roll: str
+    processes: list[Process] = field(default_factory=list)
+
+    def alive(self) -> bool:
+        return _all_alive(self.processes)
+
+    def guests(self) -> list[str] | None:
+        """The UUIDs of the guests on it; None before it has started them."""
+        try:
+            return Path(self.roll).read_text().split()
+        except OSError:
+            return None
+
+
 def _all_alive(processes: list[Process]) -> bool:
     return bool(processes) and all(one.alive() for one in processes)
 
@@ -72,12 +93,16 @@ class LabRecord:
     ready: bool = False
     #: How many "hosts" it has.
     hosts: int = 1
-    #: Whether its guests can move from host to host; what they see of this machine are copies then.
+    #: Whether its guests can move from host to host.
     migrates: bool = False
+    #: Whether what guests see of this machine are copies.
+    copied: bool = False
     #: The directories of this machine that guests see.
     shares: list[str] = field(default_factory=list)
     created: float = field(default_factory=time.time)
     guests: list[GuestRecord] = field(default_factory=list)
+    #: Its "hosts" in their order, where those are machines of their own.
+    machines: list[HostRecord] = field(default_factory=list)
     version: int = _VERSION
 
     @property
@@ -103,10 +128,34 @@ class LabRecord:
         return self.directory / "hosts.toml"
 
     def status(self) -> str:
-        """One word: up, starting, broken (some guest has died) or abandoned (`up` was killed)."""
+        """One word: up, starting, broken (some member has died) or abandoned (`up` was killed)."""
         if not self.ready:
             return "starting" if self.owner.alive() else "abandoned"
-        return "up" if all(guest.alive() for guest in self.guests) else "broken"
+        return "up" if all(one.alive() for one in self.members()) else "broken"
+
+    def members(self) -> list[HostRecord | GuestRecord]:
+        """All that have an address."""
+        return [*self.machines, *self.guests]
+
+    def member(self, name: str) -> HostRecord | GuestRecord:
+        """A guest, or a host that is a machine of its own."""
+        return next((one for one in self.machines if one.name == name), None) or self.guest(name)
+
+    def settle(self) -> None:
+        """Find out where the guests are now, and which have died."""
+        rolls = [machine.guests() for machine in self.machines]
+        for guest in self.guests:
+            guest.settle()
+            if rolls:
+                self._settle_by(rolls, guest)
+
+    def _settle_by(self, rolls: list[list[str] | None], guest: GuestRecord) -> None:
+        """While it moves it can be on two: the old host counts."""
+        having = [n for n, roll in enumerate(rolls, start=1) if guest.uuid in (roll or ())]
+        if having and guest.host not in having:
+            guest.host = having[0]
+        known = rolls[guest.host - 1] is not None
+        guest.processes = self.machines[guest.host - 1].processes if having or not known else []
 
     def guest(self, name: str) -> GuestRecord:
         for guest in self.guests:
@@ -150,23 +199,32 @@ def copies_path(name: str) -> Path:
     return Path("/var/tmp") / f"ivc-lab-{name}"
 
 
+def store_path(name: str) -> Path:
+    """What the hosts of a lab have in common, where they are machines of their own."""
+    return copies_path(name) / "store"
+
+
 def load(name: str) -> LabRecord | None:
     """The record of a lab; None when there is none (yet), or none that this version can read."""
     try:
         data = json.loads((directory(name) / "lab.json").read_text())
         if data["version"] != _VERSION:
             return None
-        guests = [_guest(one) for one in data.pop("guests")]
-        return LabRecord(**{**data, "owner": Process(**data["owner"]), "guests": guests})
+        parts = {
+            "owner": Process(**data["owner"]),
+            "guests": [GuestRecord(**_with_processes(one)) for one in data["guests"]],
+            "machines": [HostRecord(**_with_processes(one)) for one in data["machines"]],
+        }
+        record = LabRecord(**{**data, **parts})
+        record.settle()
+        return record
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _guest(data: dict[str, Any]) -> GuestRecord:
-    lists = {key: [Process(**one) for one in data[key]] for key in ("processes", "receiver")}
-    guest = GuestRecord(**{**data, **lists})
-    guest.settle()
-    return guest
+def _with_processes(data: dict[str, Any]) -> dict[str, Any]:
+    keys = data.keys() & {"processes", "receiver"}
+    return {**data, **{key: [Process(**one) for one in data[key]] for key in keys}}
 
 
 @contextmanager

@@ -14,12 +14,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from .. import packages
 from ..errors import LabError, MissingError
 from . import hypervisor, process
-from .hypervisor import GuestSpec, Progress
+from .hypervisor import GuestSpec, HostSpec, Progress
 from .process import Process
 
 _PROGRAM = "linux.uml"
@@ -38,6 +39,9 @@ class UserModeLinux:
     ready_timeout = 60.0
     default_memory_mb = 512
     migrates = False
+    own_hosts = False
+    regions = True
+    live_shares = True
 
     def prepare(self, progress: Progress) -> None:
         progress.step("user-mode Linux: the host's root directory serves as it is")
@@ -53,7 +57,13 @@ class UserModeLinux:
                     hint=f"install it with: {packages.install_command('lab')}",
                 )
 
-    def start(self, spec: GuestSpec) -> list[Process]:
+    def check(self, hosts: Sequence[HostSpec]) -> None:
+        del hosts
+
+    def start(self, host: HostSpec) -> dict[str, list[Process]]:
+        return {guest.name: [self._start(guest)] for guest in host.guests}
+
+    def _start(self, spec: GuestSpec) -> Process:
         _write_settings(spec)
         # A copy, because a kernel parameter cannot hold a path with a blank in it.
         shutil.copy(_INIT, spec.state / "init")
@@ -62,13 +72,12 @@ class UserModeLinux:
             *(str(spec.state), str(spec.memory_mb + _MEMORY_EXTRA_MB)),
             str(spec.region) if spec.region else "-",
         ]
-        started = process.spawn(
+        return process.spawn(
             [*confined, *_command_line(spec)],
             namespace=spec.namespace,
             cwd=spec.state,
             output=spec.console,
         )
-        return [started]
 
     def receive(self, spec: GuestSpec) -> list[Process]:
         raise LabError(
