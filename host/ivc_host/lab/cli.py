@@ -31,6 +31,8 @@ def _complete_name(incomplete: str) -> list[str]:
 
 
 Name = Annotated[str, typer.Option(help="Which lab.", autocompletion=_complete_name)]
+#: Who has an address and a console.
+_MEMBER = "g1, g2, ...; with xen also a host: h1, h2, ..."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -96,23 +98,25 @@ def up(
     guests: Annotated[int, typer.Option(help="How many guests.")] = 2,
     hypervisor: Annotated[
         str,
-        typer.Option(help="uml or qemu.", autocompletion=lambda: list(labs.HYPERVISORS)),
+        typer.Option(
+            help=f"{', '.join(labs.HYPERVISORS)}.", autocompletion=lambda: list(labs.HYPERVISORS)
+        ),
     ] = "uml",
     name: Name = state.DEFAULT_NAME,
     region_size: Annotated[
-        str, typer.Option(help="Size of the shared region, a power of two.")
+        str, typer.Option(help="Size of the shared region, a power of two; xen has none.")
     ] = "64M",
     no_region: Annotated[bool, typer.Option("--no-region", help="No shared region.")] = False,
     memory: Annotated[str | None, typer.Option(help="Memory of a guest, such as 512M.")] = None,
     hosts: Annotated[
-        int, typer.Option(help="Deal the guests to that many hosts: one region for each.")
+        int, typer.Option(help="Deal the guests to that many hosts, with a region each.")
     ] = 1,
     place: Annotated[
         str | None, typer.Option(help="The host of each guest, such as 1,1,2, instead.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Bring a lab up: guests with a network among them and a shared region."""
+    """Bring a lab up: guests with a network among them and, but for xen, a shared region."""
     with _LiveProgress() as progress:
         lab = labs.up(
             name,
@@ -137,7 +141,7 @@ def up(
 @app.command(context_settings=_PASS_ON)
 def ssh(
     context: typer.Context,
-    guest: Annotated[str, typer.Argument(help="g1, g2, ...")],
+    guest: Annotated[str, typer.Argument(help=_MEMBER)],
     name: Name = state.DEFAULT_NAME,
 ) -> None:
     """Log in to a guest, or run a command there: ivc lab ssh g1 [COMMAND...]."""
@@ -178,7 +182,7 @@ def cp(context: typer.Context, name: Name = state.DEFAULT_NAME) -> None:
 
 @app.command()
 def console(
-    guest: Annotated[str, typer.Argument(help="g1, g2, ...")], name: Name = state.DEFAULT_NAME
+    guest: Annotated[str, typer.Argument(help=_MEMBER)], name: Name = state.DEFAULT_NAME
 ) -> None:
     """Print what a guest's console has shown."""
     sys.stdout.write(labs.attach(name).console(guest).read_text(errors="replace"))
@@ -232,6 +236,15 @@ def list_labs(as_json: Json = False) -> None:
 
 
 def _describe(record: state.LabRecord) -> dict[str, object]:
+    def member(one: state.HostRecord | state.GuestRecord) -> dict[str, object]:
+        return {
+            "name": one.name,
+            "address": one.address,
+            "alive": one.alive(),
+            "pids": [process.pid for process in one.processes],
+            "console": str(record.directory / one.name / "console.log"),
+        }
+
     return {
         "name": record.name,
         "state": record.status(),
@@ -244,15 +257,7 @@ def _describe(record: state.LabRecord) -> dict[str, object]:
         "inventory": str(record.inventory) if record.inventory.exists() else None,
         "directory": str(record.directory),
         "guests": [
-            {
-                "name": guest.name,
-                "address": guest.address,
-                "host": guest.host,
-                "uuid": guest.uuid,
-                "alive": guest.alive(),
-                "pids": [one.pid for one in guest.processes],
-                "console": str(record.directory / guest.name / "console.log"),
-            }
-            for guest in record.guests
+            {**member(guest), "host": guest.host, "uuid": guest.uuid} for guest in record.guests
         ],
+        "hosts": [member(machine) for machine in record.machines],
     }

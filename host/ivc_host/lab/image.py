@@ -8,6 +8,7 @@ and the recipe, so a changed recipe makes a new image and an unchanged one is ne
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import inspect
 import json
@@ -64,6 +65,24 @@ class Recipe:
 
 
 QEMU = Recipe("qemu")
+#: For both kinds of system that run on Xen: dom0 (tools, back ends) and guests (front ends).
+XEN = Recipe(
+    "xen",
+    packages=(*PACKAGES, "xen-system-amd64", "xenstore-utils"),
+    modules=(
+        *MODULES,
+        "xen-blkfront",
+        "xen-netfront",
+        "xen-blkback",
+        "xen-netback",
+        "xen-gntdev",
+        "xen-gntalloc",
+        "xen-evtchn",
+        "xen-privcmd",
+        "xenfs",
+        "bridge",
+    ),
+)
 #: Nobody reads or compiles in a guest.
 EXCLUDED = (
     "/usr/share/doc/*",
@@ -120,6 +139,11 @@ class Image:
         return self.path / "kernel"
 
     @property
+    def xen(self) -> Path:
+        """Unpacked, for the same reason; only where the recipe installs one."""
+        return self.path / "xen"
+
+    @property
     def archive(self) -> Path:
         """The first part of every guest's initial archive."""
         return self.path / "initramfs.cpio"
@@ -127,7 +151,15 @@ class Image:
     @property
     def kernel_version(self) -> str:
         """Such as 6.1.0-56-amd64."""
-        return str(json.loads((self.path / "image.json").read_text())["kernel"])
+        return self._version("kernel")
+
+    @property
+    def xen_version(self) -> str:
+        """Such as 4.17."""
+        return self._version("xen")
+
+    def _version(self, part: str) -> str:
+        return str(json.loads((self.path / "image.json").read_text())[part])
 
     def write_archive(self, target: Path, seed: initramfs.Seed) -> None:
         """The whole initial archive of one guest."""
@@ -194,10 +226,10 @@ def _build(recipe: Recipe, release: dict[str, str], path: Path, progress: Progre
         progress.step("installing the guests' packages")
         _install(recipe, release, sources, root, new / "mmdebstrap.log")
         progress.step("writing the guests' root file system")
-        version = _take_kernel(recipe, root, new)
+        versions = {"kernel": _take_kernel(recipe, root, new), "xen": _take_xen(root, new)}
         write_disk(root, new / "root.ext4", "ivc-root")
         shutil.rmtree(root)
-        (new / "image.json").write_text(json.dumps({"kernel": version}))
+        (new / "image.json").write_text(json.dumps(versions))
         new.rename(path)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -283,6 +315,16 @@ def _take_kernel(recipe: Recipe, root: Path, target: Path) -> str:
     return version
 
 
+def _take_xen(root: Path, target: Path) -> str | None:
+    """Move Xen out of the root, where the recipe has installed it; returns its version."""
+    packed = next((root / "boot").glob("xen-*.gz"), None)
+    if packed is None:
+        return None
+    (target / "xen").write_bytes(gzip.decompress(packed.read_bytes()))
+    packed.unlink()
+    return packed.name.split("-")[1]
+
+
 def _load_order(recipe: Recipe, folder: Path) -> list[tuple[str, bytes]]:
     """The modules of the recipe and what they depend on, each after what it needs."""
     needs: dict[str, list[str]] = {}
@@ -359,4 +401,4 @@ def _output(command: list[str]) -> str:
 
 
 #: A change to any of these makes another image, so it must get another name.
-_RECIPE_CODE = (_build, _install, _take_kernel, write_disk, initramfs.base)
+_RECIPE_CODE = (_build, _install, _take_kernel, _take_xen, write_disk, initramfs.base)

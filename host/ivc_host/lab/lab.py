@@ -29,7 +29,7 @@ from .process import Process
 from .state import DEFAULT_NAME, GuestRecord, LabRecord
 
 DEFAULT_REGION_SIZE = 64 << 20
-HYPERVISORS = ("uml", "qemu")
+HYPERVISORS = ("uml", "qemu", "xen", "xen-pvh")
 
 
 class UpProgress(hypervisor.Progress, Protocol):
@@ -58,6 +58,10 @@ def hypervisor_named(name: str) -> Hypervisor:
             raise MissingError(f"this version has no QEMU guests ({error})") from error
 
         return Qemu()
+    if name in ("xen", "xen-pvh"):
+        from .xen import Xen
+
+        return Xen(name, "pv" if name == "xen" else "pvh")
     known = ", ".join(HYPERVISORS)
     raise UsageError(f"no hypervisor named {name!r}", hint=f"choose one of {known}")
 

@@ -13,8 +13,8 @@ from .. import manpages, paths
 from ..errors import IvcError
 from .part import Run, SkipPart
 
-#: Tests that bring guests up: the parts `uml` and `qemu` do that.
-_SLOW = ("test_lab_uml.py", "test_lab_qemu.py")
+#: Tests that bring guests up: the parts `uml` and `qemu` do that. Xen's take an image of their own.
+_SLOW = ("test_lab_uml.py", "test_lab_qemu.py", "test_lab_xen.py")
 
 
 def host(run: Run) -> None:
