@@ -47,9 +47,10 @@ class Move:
         return next((mark.time for mark in self.marks if mark.name == name), None)
 
 
-def move(lab: labs.Lab, guest: str, to: str) -> Move:
-    """Move a guest to another host."""
+def move(lab: labs.Lab, guest: str, to: str, timeout: float = 10.0) -> Move:
+    """Move a guest to another host; TIMEOUT is for its processes to let go of memory."""
     command = [sys.executable, "-m", "ivc_host", "migrate", guest, "--lab", lab.name, "--to", to]
+    command += ["--timeout", f"{timeout:g}"]
     begin = time.time()
     marks: list[Mark] = []
     last: dict[str, Any] = {}

@@ -12,10 +12,10 @@ enum {
     REFUSALS = 10000,       /* a millisecond or so of asking in vain */
 };
 
-int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t chunk_size,
+int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t slot, uint32_t chunk_size,
                   uint64_t limit)
 {
-    *pool = (struct ivc_pool){ .region = region, .chunk_size = chunk_size };
+    *pool = (struct ivc_pool){ .region = region, .slot = slot, .chunk_size = chunk_size };
     pool->chunks_max = (uint32_t)IVC_MAX(limit / chunk_size, FIRST_SHARE_CHUNKS);
     pool->queue_size = pool->chunks_max;
     pool->share_of = calloc(pool->chunks_max, sizeof *pool->share_of);
@@ -32,6 +32,13 @@ void ivc_pool_forget(struct ivc_pool *pool)
     free(pool->share_of);
     free(pool->queue);
     *pool = (struct ivc_pool){ 0 };
+}
+
+void ivc_pool_close(struct ivc_pool *pool)
+{
+    for (uint32_t i = 0; i < pool->n_shares; i++)
+        ivc_region_unshare(pool->region, &pool->shares[i]);
+    ivc_pool_forget(pool);
 }
 
 /* Growing must leave half of the region to those who come later.  Asking costs a walk over all
@@ -68,7 +75,7 @@ int ivc_pool_grow(struct ivc_pool *pool)
     if (pool->n_shares > 0 && !region_is_roomy(pool, (uint64_t)wanted * pool->chunk_size))
         return IVC_E_FULL;
     for (; wanted > 0; wanted /= 2) {
-        r = ivc_region_share(pool->region, IVC_SLOT_ANY, (uint64_t)wanted * pool->chunk_size, share);
+        r = ivc_region_share(pool->region, pool->slot, (uint64_t)wanted * pool->chunk_size, share);
         if (r == 0)
             break;
     }

@@ -20,6 +20,7 @@ enum {
 
 struct ivc_pool {
     struct ivc_region *region;
+    uint32_t slot;              /* who may read it; IVC_SLOT_ANY: everybody */
     uint32_t chunk_size;
     uint32_t chunks_max;        /* the limit */
     uint32_t n_chunks;          /* made so far */
@@ -32,9 +33,11 @@ struct ivc_pool {
     uint32_t queue_size, queue_first, n_free;
 };
 
-/* `limit`: bytes that the pool may take of the region. */
-int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t chunk_size,
+/* `slot`: who may read it, IVC_SLOT_ANY for everybody.  `limit`: bytes that it may take of the region. */
+int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t slot, uint32_t chunk_size,
                   uint64_t limit);
+/* Takes its memory back, which nobody reads any more, and forgets it.  All chunks have been put back. */
+void ivc_pool_close(struct ivc_pool *pool);
 /* Frees the pool's tables.  Its memory in the region stays with its owner: peers may still read it. */
 void ivc_pool_forget(struct ivc_pool *pool);
 

@@ -39,7 +39,7 @@ static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size)
     *pair = (struct pair){ .from = join(path, 1), .to = join(path, 2) };
     pair->from_slot = ivc_region_self(pair->from)->slot;
     pair->to_slot = ivc_region_self(pair->to)->slot;
-    CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, 4096, 65536), 0);
+    CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, IVC_SLOT_ANY, 4096, 65536), 0);
     CHECK_EQ(ivc_link_open(pair->from, pair->to_slot, ivc_region_self(pair->to)->generation), 0);
     CHECK_EQ(ivc_link_open(pair->to, pair->from_slot, ivc_region_self(pair->from)->generation), 0);
     CHECK_EQ(ivc_tx_open(pair->from, &pair->pool,

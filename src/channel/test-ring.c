@@ -38,7 +38,7 @@ static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size,
     *pair = (struct pair){ .from = join(path, 1), .to = join(path, 2) };
     from = ivc_region_self(pair->from);
     to = ivc_region_self(pair->to);
-    CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, chunk_size, pool_limit), 0);
+    CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, IVC_SLOT_ANY, chunk_size, pool_limit), 0);
     CHECK_EQ(ivc_rx_open(pair->to, from->slot, &none), IVC_E_GONE);
     CHECK_EQ(ivc_link_open(pair->from, to->slot, to->generation), 0);
     CHECK_EQ(ivc_link_open(pair->to, from->slot, from->generation), 0);

@@ -228,13 +228,8 @@ int ivc_endpoint_connect_member(struct ivc_endpoint *endpoint, const struct ivc_
 static int find_member(struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields,
                        struct ivc_member *ret_member)
 {
-    struct ivc_member member;
-
-    if (ivc_region_member(endpoint->home.region, fields->slot, &member) != 0
-        || member.generation != fields->generation || member.endpoint_id != fields->id)
-        return ivc_error_set(IVC_E_GONE, "peer %016" PRIx64 " has left the region", fields->id);
-    *ret_member = member;
-    return 0;
+    return ivc_region_member_at(endpoint->home.region, fields->slot, fields->generation, fields->id,
+                                ret_member);
 }
 
 int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address *address,
@@ -277,7 +272,7 @@ static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     options->ring_size = IVC_RING_SIZE_LAST_RESORT;
     options->slot_size = IVC_SLOT_SIZE_MIN;
     if (home->n_reserve == 0)
-        return ivc_tx_open(home->region, &home->pool, options, &peer->tx);
+        return ivc_tx_open(home->region, ivc_residence_pool(home, options->slot), options, &peer->tx);
     r = ivc_tx_open_in(home->region, &home->pool, options, &home->reserve[home->n_reserve - 1],
                        &peer->tx);
     home->n_reserve -= r == 0;
@@ -298,7 +293,7 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         return ivc_error_set(IVC_E_GONE, "client %u on %s has left or died", peer->member.client_id,
                              peer->member.host);
     r = ivc_region_is_scarce(home->region) ? IVC_E_NOSPACE
-        : ivc_tx_open(home->region, &home->pool, &options, &peer->tx);
+        : ivc_tx_open(home->region, ivc_residence_pool(home, options.slot), &options, &peer->tx);
     if (r == IVC_E_NOSPACE) {
         bool coming = ivc_region_memory_is_coming(home->region);
 
@@ -307,6 +302,8 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         if (r == IVC_E_NOSPACE && (coming || ivc_region_memory_is_coming(home->region)))
             r = IVC_E_FULL;
     }
+    if (r == 0 && (r = ivc_residence_open_pool(endpoint, home, options.slot)) != 0)
+        ivc_tx_close(&peer->tx);
     if (r != 0)
         return r;
     peer->kept_from = UINT64_MAX;
@@ -332,6 +329,7 @@ void ivc_peer_detach(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     ivc_region_unwatch(endpoint->home.region, slot);
     forget_sender(endpoint, peer);
     ivc_tx_close(&peer->tx);
+    ivc_residence_close_pool(&endpoint->home, slot);
     /* Release: pairs with the acquire in ivc_endpoint_peer(). */
     ivc_store_release(&endpoint->home.peers[slot], NULL);
     peer->spent_slot = slot;

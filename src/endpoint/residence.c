@@ -44,7 +44,7 @@ static int make_reserve(struct ivc_residence *residence, uint32_t n)
     uint32_t rings = IVC_MIN(n, RESERVE_MAX);
     int r;
 
-    if (n == 0 || (all_pairs < size / 4 && by_rule < size / 2))
+    if (n == 0 || !ivc_region_shares_with_all(residence->region) || (all_pairs < size / 4 && by_rule < size / 2))
         return 0;
     residence->reserve = calloc(rings, sizeof *residence->reserve);
     if (!residence->reserve)
@@ -81,6 +81,9 @@ static int make_tables(struct ivc_residence *residence)
     residence->generations = calloc(capacity, sizeof *residence->generations);
     residence->receivers = calloc(capacity, sizeof *residence->receivers);
     residence->senders = calloc(capacity, sizeof *residence->senders);
+    if (!ivc_region_shares_with_all(residence->region)
+        && !(residence->pools = calloc(capacity, sizeof *residence->pools)))
+        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
     if (!residence->peers || !residence->generations || !residence->receivers
         || !residence->senders)
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
@@ -96,12 +99,12 @@ static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residenc
         return r;
     ivc_region_info(residence->region, &residence->info);
     r = make_tables(residence);
-    if (r == 0)
-        r = ivc_pool_init(&residence->pool, residence->region, endpoint->packet_max,
+    if (r == 0 && !residence->pools)
+        r = ivc_pool_init(&residence->pool, residence->region, IVC_SLOT_ANY, endpoint->packet_max,
                           pool_limit(residence->info.size));
     if (r == 0)
         r = make_reserve(residence, endpoint->expected_peers);
-    if (r != 0 || !endpoint->on_packet)
+    if (r != 0 || !endpoint->on_packet || residence->pools)
         return r;
     /* The first chunks now: whoever has joined can send messages of any length, be it slowly. */
     do {
@@ -109,6 +112,34 @@ static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residenc
         r = ivc_pool_grow(&residence->pool);
     } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(residence->region, coming));
     return r;
+}
+
+struct ivc_pool *ivc_residence_pool(struct ivc_residence *residence, uint32_t slot)
+{
+    return residence->pools ? &residence->pools[slot] : &residence->pool;
+}
+
+int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_residence *residence, uint32_t slot)
+{
+    struct ivc_pool *pool = ivc_residence_pool(residence, slot);
+    int r = 0;
+
+    if (pool->region)
+        return 0;
+    r = ivc_pool_init(pool, residence->region, slot, endpoint->packet_max, pool_limit(residence->info.size));
+    if (r == 0)
+        r = ivc_pool_grow(pool);
+    if (r != 0 && pool->region)
+        ivc_pool_close(pool);
+    return r;
+}
+
+void ivc_residence_close_pool(struct ivc_residence *residence, uint32_t slot)
+{
+    struct ivc_pool *pool = residence->pools ? &residence->pools[slot] : NULL;
+
+    if (pool && pool->region && pool->n_free == pool->n_chunks)
+        ivc_pool_close(pool);
 }
 
 int ivc_residence_open(struct ivc_endpoint *endpoint, struct ivc_region *region,
@@ -162,6 +193,11 @@ static void free_tables(struct ivc_residence *residence)
 {
     if (residence->pool.region)
         ivc_pool_forget(&residence->pool);
+    for (uint32_t i = 0; residence->pools && i < residence->info.capacity; i++)
+        if (residence->pools[i].region)
+            ivc_pool_forget(&residence->pools[i]);
+    free(residence->pools);
+    residence->pools = NULL;
     free(residence->peers);
     free(residence->generations);
     free(residence->receivers);
@@ -212,13 +248,34 @@ void ivc_residence_none(struct ivc_endpoint *endpoint)
     endpoint->warning[0] = '\0';
 }
 
+/* The chunks of one pool more. */
+static int add_held(const struct ivc_pool *pool, struct iovec **held, unsigned *n_held)
+{
+    IVC_AUTO_FREE struct iovec *more = NULL;
+    struct iovec *all;
+    unsigned n = 0;
+    int r = pool->region ? ivc_pool_held(pool, &more, &n) : 0;
+
+    if (r < 0 || n == 0)
+        return r;
+    all = realloc(*held, (*n_held + n) * sizeof *all);
+    if (!all)
+        return ivc_error_set(-ENOMEM, "endpoint: out of memory");
+    memcpy(all + *n_held, more, n * sizeof *all);
+    *held = all;
+    *n_held += n;
+    return 0;
+}
+
 /* No peer is attached, so that chunks which are not free are those that the adapter holds. */
 static int retire_home(struct ivc_residence *home)
 {
     IVC_AUTO_FREE struct iovec *held = NULL;
-    unsigned n_held;
-    int r = ivc_pool_held(&home->pool, &held, &n_held);
+    unsigned n_held = 0;
+    int r = home->pools ? 0 : ivc_pool_held(&home->pool, &held, &n_held);
 
+    for (uint32_t i = 0; home->pools && r == 0 && i < home->info.capacity; i++)
+        r = add_held(&home->pools[i], &held, &n_held);
     return r < 0 ? r : ivc_region_retire(home->region, held, n_held);
 }
 

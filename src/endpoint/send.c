@@ -15,15 +15,15 @@ static size_t total(const struct iovec *iov, unsigned n_iov)
     return len;
 }
 
-static int pool_get(struct ivc_endpoint *endpoint, uint32_t *ret_chunk)
+static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t *ret_chunk)
 {
     struct ivc_residence *home = &endpoint->home;
 
     /* Chunks come back when we look how far their readers are. */
-    for (uint32_t i = 0; home->pool.n_free == 0 && i < home->n_senders; i++)
+    for (uint32_t i = 0; pool->n_free == 0 && i < home->n_senders; i++)
         if (home->senders[i]->tx.chunks_out > 0)
             ivc_tx_refresh(&home->senders[i]->tx);
-    return ivc_pool_get(&home->pool, ret_chunk);
+    return ivc_pool_get(pool, ret_chunk);
 }
 
 /* A ring of the last resort is too small for what we promise to send at once. */
@@ -31,18 +31,19 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
                          const struct iovec *iov, unsigned n_iov, size_t len)
 {
     enum ivc_copy_side side = ivc_tx_copy_side(&peer->tx, len);
+    struct ivc_pool *pool = peer->tx.pool;
     uint32_t chunk, share;
     uint64_t offset;
     char *memory;
-    int r = pool_get(endpoint, &chunk);
+    int r = pool_get(endpoint, pool, &chunk);
 
     if (r != 0)
         return r;
-    memory = ivc_pool_memory(&endpoint->home.pool, chunk, &share, &offset);
+    memory = ivc_pool_memory(pool, chunk, &share, &offset);
     ivc_copy_gather(side, memory, iov, n_iov);
     r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
     if (r != 0)
-        ivc_pool_put(&endpoint->home.pool, chunk);
+        ivc_pool_put(pool, chunk);
     return r;
 }
 
@@ -158,19 +159,24 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
     return r;
 }
 
-static int get_chunk(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_buffer)
+static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
+                     struct ivc_buffer *ret_buffer)
 {
     struct ivc_residence *home = &endpoint->home;
+    struct ivc_pool *pool = ivc_residence_pool(home, peer->member.slot);
     uint32_t share;
     uint64_t offset;
-    int r = pool_get(endpoint, &ret_buffer->chunk);
+    int r = ivc_residence_open_pool(endpoint, home, peer->member.slot);
 
+    if (r == 0)
+        r = pool_get(endpoint, pool, &ret_buffer->chunk);
     if (r != 0)
         return r;
+    ret_buffer->pool = peer->member.slot;
     ret_buffer->network = NULL;
     ret_buffer->residence = home->number;
-    ret_buffer->data = ivc_pool_memory(&home->pool, ret_buffer->chunk, &share, &offset);
-    ret_buffer->size = home->pool.chunk_size;
+    ret_buffer->data = ivc_pool_memory(pool, ret_buffer->chunk, &share, &offset);
+    ret_buffer->size = pool->chunk_size;
     ret_buffer->since = ivc_cycles();
     home->buffers_out++;
     return 0;
@@ -198,7 +204,7 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         r = IVC_E_GONE;
         break;
     default:
-        r = get_chunk(endpoint, ret_buffer);
+        r = get_chunk(endpoint, peer, ret_buffer);
     }
     ivc_endpoint_unlock(endpoint);
     return r;
@@ -211,7 +217,7 @@ static void take_back(struct ivc_endpoint *endpoint, const struct ivc_buffer *bu
         ivc_network_buffer_free(endpoint->network, buffer->network);
     } else if (buffer->residence == endpoint->home.number) {
         endpoint->home.buffers_out--;
-        ivc_pool_put(&endpoint->home.pool, buffer->chunk);
+        ivc_pool_put(ivc_residence_pool(&endpoint->home, buffer->pool), buffer->chunk);
     } else {
         ivc_residence_put(endpoint, buffer->residence);
     }
@@ -275,6 +281,14 @@ static int send_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
     return r;
 }
 
+/* It lies where the peer's ring can refer to it. */
+static bool is_of_today(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
+                        const struct ivc_buffer *buffer)
+{
+    return buffer->residence == endpoint->home.number
+           && ivc_residence_pool(&endpoint->home, buffer->pool) == peer->tx.pool;
+}
+
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                              const struct ivc_buffer *buffer, size_t len)
 {
@@ -285,7 +299,7 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE, 0))
         r = find_path(endpoint, peer, &network);
     if (r == 0 && (network != (buffer->network != NULL)
-                   || (!network && buffer->residence != endpoint->home.number))) {
+                   || (!network && !is_of_today(endpoint, peer, buffer)))) {
         r = send_copy(endpoint, peer, tag, buffer, len);
     } else if (r == 0 && network) {
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);

@@ -13,6 +13,7 @@
 
 const struct ivc_mechanism *const ivc_mechanisms[] = {
     &ivc_mechanism_ivshmem,
+    &ivc_mechanism_xen,
     &ivc_mechanism_file,
     NULL,
 };
@@ -99,9 +100,11 @@ static int attach_named(const char *name, const struct ivc_mechanism **ret_mecha
         return attach_uuid(name + 5, ret_mechanism, ret_name, ret_mapping);
     if (strncmp(name, "pci:", 4) == 0)
         candidate.mechanism = &ivc_mechanism_ivshmem;
+    else if (strcmp(name, "xen") == 0)
+        candidate.mechanism = &ivc_mechanism_xen;
     else if (name[0] != '/')
         return ivc_error_set(-EINVAL, "region '%s': not a path from the root, 'pci:ADDRESS', "
-                             "'uuid:UUID' or 'none'; correct IVC_REGION", name);
+                             "'uuid:UUID', 'xen' or 'none'; correct IVC_REGION", name);
     snprintf(candidate.name, sizeof candidate.name, "%s", name);
     return map_candidate(&candidate, ret_mechanism, ret_name, ret_mapping);
 }
@@ -129,7 +132,7 @@ static int attach_only(const struct ivc_mechanism **ret_mechanism, char ret_name
     if (refused)
         return ivc_error_set(-EACCES, "region %s: %s", refused->name, refused->refused);
     return ivc_error_set(IVC_E_NOREGION, "no shared memory found: no ivshmem device, no "
-                         "/dev/mmapper, no /dev/shm/ivc or /dev/hugepages/ivc; attach one to the "
+                         "/dev/mmapper, no grants of Xen, no /dev/shm/ivc or /dev/hugepages/ivc; attach one to the "
                          "guest, or name one with IVC_REGION");
 }
 

@@ -87,6 +87,11 @@ static void *guard_main(void *arg)
         if (ivc_region_is_evicted(region))
             raise_alarm(region);
         forgive_own_absence(region);
+        if (region->grants) {
+            pthread_mutex_lock(&region->lock);
+            ivc_grants_beat(region);
+            pthread_mutex_unlock(&region->lock);
+        }
         look_at_watched(region);
         look_at_others(region);
     } while (!wait_for_stop(region));

@@ -45,6 +45,10 @@ int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doo
     struct ivc_member member;
     int r = ivc_region_member(region, slot, &member);
 
+    if (region->grants) {
+        ivc_grants_doorbell(region, slot, ret_bell);
+        return 0;
+    }
     *ret_bell = (struct ivc_doorbell){
         .watched = watched_words(region, slot) + word,
         .bit = (uint64_t)1 << own % 64,
@@ -60,6 +64,10 @@ int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doo
 
 void ivc_doorbell_ring(const struct ivc_doorbell *bell)
 {
+    if (bell->pairs) {
+        ivc_grants_ring(bell, false);
+        return;
+    }
     /* Release, both: pair with the acquires in ivc_region_take_ready(); the packet that was
      * published before is visible to whoever takes the bit, the bit to whoever takes the summary.
      * The second and the load are sequentially consistent, with the fence in ivc_region_lie_down(). */
@@ -72,6 +80,10 @@ void ivc_doorbell_ring(const struct ivc_doorbell *bell)
 
 void ivc_doorbell_insist(const struct ivc_doorbell *bell)
 {
+    if (bell->pairs) {
+        ivc_grants_ring(bell, true);
+        return;
+    }
     /* Relaxed: whoever has no room asks again and again, and what is in the ring has been rung for. */
     if (ivc_load_relaxed(&bell->bell->sleep) == IVC_STILL && bell->wake
         && ivc_cas(&bell->bell->sleep, (uint32_t)IVC_STILL, (uint32_t)IVC_RUNG))
@@ -97,17 +109,22 @@ void ivc_region_get_up(struct ivc_region *region)
     ivc_store_relaxed(&inbox(region, region->self.slot)->sleep, IVC_AWAKE);
 }
 
-void ivc_region_wake_self(struct ivc_region *region)
+static void wake_self_from(struct ivc_region *region, enum ivc_sleep sleep)
 {
     struct ivc_wake_target self = {
         region->self.endpoint_id, true, region->self.wake,
     };
 
-    /* What it is to see was stored before: either it is seen before the sleep, or we see the sleep. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (region->wake && ivc_cas(&inbox(region, region->self.slot)->sleep, (uint32_t)IVC_ASLEEP,
+    if (region->wake && ivc_cas(&inbox(region, region->self.slot)->sleep, (uint32_t)sleep,
                                 (uint32_t)IVC_RUNG))
         ivc_wake_send(region->wake, &self);
+}
+
+void ivc_region_wake_self(struct ivc_region *region)
+{
+    /* What it is to see was stored before: either it is seen before the sleep, or we see the sleep. */
+    atomic_thread_fence(memory_order_seq_cst);
+    wake_self_from(region, IVC_ASLEEP);
 }
 
 void ivc_region_ring_self(struct ivc_region *region, uint32_t slot)
@@ -122,12 +139,24 @@ void ivc_region_ring_self(struct ivc_region *region, uint32_t slot)
     ivc_doorbell_ring(&bell);
 }
 
+void ivc_inbox_rung(struct ivc_region *region, uint32_t slot, bool insist)
+{
+    ivc_region_ring_self(region, slot);
+    ivc_region_wake_self(region);
+    if (insist)
+        wake_self_from(region, IVC_STILL);
+}
+
 void ivc_region_set_watched(struct ivc_region *region, uint32_t slot, bool watched)
 {
     ivc_atomic_u64 *word = watched_words(region, region->self.slot) + slot / 64;
     uint64_t bit = (uint64_t)1 << slot % 64;
     uint64_t value = ivc_load_relaxed(word);    /* we alone write it */
 
+    if (region->grants) {
+        ivc_grants_set_watched(region, slot, watched);
+        return;
+    }
     /* Relaxed: a hint; see the top of this file for what happens when it is seen late. */
     ivc_store_relaxed(word, watched ? value | bit : value & ~bit);
 }
@@ -137,14 +166,20 @@ const ivc_atomic_u64 *ivc_region_ready_summary(struct ivc_region *region)
     return &inbox(region, region->self.slot)->summary;
 }
 
-static void take_word(ivc_atomic_u64 *word, uint32_t first_slot,
+static void take_word(struct ivc_region *region, uint32_t word,
                       void (*fn)(void *arg, uint32_t slot), void *arg)
 {
     /* Acquire: pairs with the release in ivc_doorbell_ring(). */
-    uint64_t bits = atomic_exchange_explicit(word, 0, memory_order_acquire);
+    uint64_t bits = atomic_exchange_explicit(ready_words(region, region->self.slot) + word, 0,
+                                             memory_order_acquire);
 
-    for (; bits; bits &= bits - 1)
-        fn(arg, first_slot + (uint32_t)__builtin_ctzll(bits));
+    for (; bits; bits &= bits - 1) {
+        uint32_t slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
+
+        if (region->grants)
+            ivc_grants_take(region, slot);
+        fn(arg, slot);
+    }
 }
 
 void ivc_region_take_ready(struct ivc_region *region, void (*fn)(void *arg, uint32_t slot),
@@ -158,9 +193,6 @@ void ivc_region_take_ready(struct ivc_region *region, void (*fn)(void *arg, uint
 
     if (words < 64)
         summary &= ((uint64_t)1 << words) - 1;
-    for (; summary; summary &= summary - 1) {
-        uint32_t word = (uint32_t)__builtin_ctzll(summary);
-
-        take_word(ready_words(region, own) + word, word * 64, fn, arg);
-    }
+    for (; summary; summary &= summary - 1)
+        take_word(region, (uint32_t)__builtin_ctzll(summary), fn, arg);
 }

@@ -3,6 +3,7 @@
 #define IVC_REGION_INTERNAL_H
 
 #include "region/blocks.h"
+#include "region/grants.h"
 #include "region/mechanism.h"
 #include "region/order.h"
 #include "region/region.h"
@@ -36,6 +37,7 @@ struct ivc_region {
     const struct ivc_mechanism *mechanism;
     char name[256];
     struct ivc_mapping mapping;
+    struct ivc_grants *grants;      /* of the mapping; NULL: it is a window that all members share */
     struct ivc_window_geometry geometry;
     uint32_t lease_ms;      /* as it was when we opened */
 
@@ -74,6 +76,9 @@ struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint3
 /* member.c: says LEFT; false: we were taken for dead.  What is unread may then be freed.  Needs no
  * more of the region than its mapping, geometry and self. */
 bool ivc_member_say_left(struct ivc_region *region);
+
+/* inbox.c: the slot's owner has rung; `insist`: because it has no room for more. */
+void ivc_inbox_rung(struct ivc_region *region, uint32_t slot, bool insist);
 
 /* links.c: our table, without a part, but with the memory for the first. */
 int ivc_links_open(struct ivc_region *region);

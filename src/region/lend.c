@@ -65,6 +65,9 @@ int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_mem
 
     if (size == 0)
         return ivc_error_set(-EINVAL, "region %s: 0 bytes were asked for; at least 1", region->name);
+    if (region->grants)
+        return ivc_error_set(IVC_E_NOREGION, "region %s: has no memory that all members could read",
+                             region->name);
     if (region->retired)
         return ivc_error_set(IVC_E_NOREGION, "region %s: this process has let go of it, because "
                              "the host asked its guest to", region->name);

@@ -42,6 +42,8 @@ int ivc_links_open(struct ivc_region *region)
         ivc_store_relaxed(&links->parts[i], NULL);      /* of an earlier membership */
     links->root = (struct ivc_share){ 0 };
     links->n_spares = 0;
+    if (region->grants)
+        return 0;       /* a line of each pair page */
     r = ivc_region_share_patiently(region, IVC_SLOT_ANY, (uint64_t)(1 + parts) * IVC_LAYOUT_PAGE,
                                    &blocks);
     if (r != 0)
@@ -64,7 +66,7 @@ void ivc_links_close(struct ivc_region *region)
 int ivc_region_reserve_links(struct ivc_region *region, uint32_t n)
 {
     struct ivc_links *links = &region->links;
-    uint32_t parts = parts_for(region, n);
+    uint32_t parts = region->grants ? 0 : parts_for(region, n);
     int r = 0;
 
     while (r == 0 && links->n_spares < parts) {
@@ -77,10 +79,12 @@ int ivc_region_reserve_links(struct ivc_region *region, uint32_t n)
 
 struct ivc_layout_link *ivc_region_own_link(struct ivc_region *region, uint32_t slot)
 {
-    /* Acquire: pairs with the release in make_part(), for a helper that looks while a part is made. */
-    struct ivc_layout_link *part =
-        ivc_load_acquire(&region->links.parts[slot / IVC_LAYOUT_LINKS_PER_PART]);
+    struct ivc_layout_link *part;
 
+    if (region->grants)
+        return ivc_grants_own_link(region, slot);
+    /* Acquire: pairs with the release in make_part(), for a helper that looks while a part is made. */
+    part = ivc_load_acquire(&region->links.parts[slot / IVC_LAYOUT_LINKS_PER_PART]);
     return part ? part + slot % IVC_LAYOUT_LINKS_PER_PART : NULL;
 }
 
@@ -105,6 +109,8 @@ static int make_part(struct ivc_region *region, uint32_t part)
 
 int ivc_region_make_link(struct ivc_region *region, uint32_t slot)
 {
+    if (region->grants)
+        return ivc_grants_make_link(region, slot);
     return ivc_region_own_link(region, slot) ? 0
         : make_part(region, slot / IVC_LAYOUT_LINKS_PER_PART);
 }
@@ -123,9 +129,12 @@ static uint64_t part_of(struct ivc_region *region, uint32_t owner, uint32_t slot
 
 const struct ivc_layout_link *ivc_region_link(struct ivc_region *region, uint32_t owner, uint32_t slot)
 {
-    uint64_t part = part_of(region, owner, slot);
     const void *memory;
+    uint64_t part;
 
+    if (region->grants)
+        return ivc_grants_link(region, owner, slot);
+    part = part_of(region, owner, slot);
     if (part == 0 || ivc_region_map(region, owner, part, IVC_LAYOUT_PAGE, &memory) != 0)
         return NULL;
     return (const struct ivc_layout_link *)memory + slot % IVC_LAYOUT_LINKS_PER_PART;

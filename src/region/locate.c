@@ -145,7 +145,7 @@ int ivc_region_locate(struct ivc_region *region, const void *memory, uint64_t si
 int ivc_region_reach(struct ivc_region *region, uint32_t slot, uint64_t handle, uint64_t size,
                      void **ret_memory)
 {
-    if (!is_in_blocks(region, handle, size))
+    if (region->grants || !is_in_blocks(region, handle, size))
         return ivc_error_set(-EBADMSG, "region %s: member %u names memory that lies outside the "
                              "region; its process is damaged or of another version",
                              region->name, slot);

@@ -10,6 +10,7 @@
 #include "region/mechanism.h"
 
 #include "base/util.h"
+#include "region/grants.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -147,5 +148,7 @@ void ivc_mapping_free(struct ivc_mapping *mapping)
     if (mapping->memory)
         munmap(mapping->memory, mapping->size);
     ivc_mapping_forget_fd(mapping);
+    ivc_grants_free(mapping->grants);
+    mapping->grants = NULL;
     mapping->memory = NULL;
 }

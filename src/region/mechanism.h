@@ -17,6 +17,7 @@ struct ivc_mapping {
     int fd;                 /* what is mapped; 0: not kept */
     uint64_t dev, ino;      /* its identity: the application may have closed our descriptor */
     struct ivc_fault_range *fault;  /* covers it; NULL: nothing does */
+    struct ivc_grants *grants;      /* NULL: a window; else private tables, see grants.h */
 };
 
 struct ivc_mechanism {
@@ -40,6 +41,7 @@ struct ivc_mechanism {
 
 extern const struct ivc_mechanism ivc_mechanism_file;
 extern const struct ivc_mechanism ivc_mechanism_ivshmem;
+extern const struct ivc_mechanism ivc_mechanism_xen;
 extern const struct ivc_mechanism *const ivc_mechanisms[];     /* NULL at the end */
 
 /* Maps what `fd` stands for, measures it and keeps a descriptor of it.  Negative errno, no text. */

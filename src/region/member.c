@@ -278,7 +278,12 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
     declare_former_dead(region);
     region->joined = true;
     r = ivc_guard_start(region);
-    if (r < 0)
+    if (r == 0 && region->grants && (r = ivc_grants_join(region)) != 0) {
+        ivc_guard_stop(region);
+        ivc_grants_leave(region, IVC_PAIR_LEFT);
+        ivc_grants_forget(region);
+    }
+    if (r != 0)
         goto err_links;
     return 0;
 
@@ -309,6 +314,10 @@ void ivc_region_leave(struct ivc_region *region)
         return;
     ivc_guard_stop(region);
     region->joined = false;
+    if (region->grants) {
+        ivc_grants_leave(region, IVC_PAIR_LEFT);
+        ivc_grants_forget(region);
+    }
     if (ivc_member_say_left(region))
         ivc_reclaim_if_unread(region, region->self.slot);
 }

@@ -122,6 +122,8 @@ static void bury(struct ivc_region *region, struct ivc_layout_member *entry, uin
 {
     uint32_t generation = ivc_layout_generation(state);
 
+    if (region->grants)
+        ivc_grants_bury(region, slot);
     ivc_blocks_give_all(&region->blocks, ivc_layout_owner(slot, generation));
     /* Relaxed would do: the next owner's take_slot() needs nothing that we wrote. */
     (void)ivc_cas(&entry->state, state, ivc_layout_state(generation, IVC_PHASE_FREE));

@@ -50,6 +50,7 @@ int ivc_region_open(const char *name, struct ivc_region **ret_region)
     r = ivc_region_attach(name, &region->mechanism, region->name, &region->mapping);
     if (r != 0)
         goto err;
+    region->grants = region->mapping.grants;
     r = ivc_window_open(region->name, &region->mapping, &region->geometry);
     if (r == 0)
         r = tables_init(region);
@@ -193,7 +194,8 @@ int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
     uint64_t first;
     int r;
 
-    (void)slot;
+    if (region->grants)
+        return ivc_grants_share(region, slot, size, ret_share);
     pthread_mutex_lock(&region->lock);
     r = ivc_blocks_take(&region->blocks,
                         ivc_layout_owner(region->self.slot, region->self.generation), count, &first);
@@ -219,6 +221,10 @@ void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share
         ivc_retire_unshare(share);
         return;
     }
+    if (region->grants) {
+        ivc_grants_unshare(region, share);
+        return;
+    }
     pthread_mutex_lock(&region->lock);
     ivc_blocks_give(&region->blocks,
                     ivc_layout_owner(region->self.slot, region->self.generation),
@@ -232,6 +238,8 @@ int ivc_region_map(struct ivc_region *region, uint32_t slot, uint64_t handle, ui
 {
     uint64_t end = region->geometry.blocks + region->geometry.n_blocks * IVC_LAYOUT_PAGE;
 
+    if (region->grants)
+        return ivc_grants_map(region, slot, handle, size, ret_memory);
     if (handle < region->geometry.blocks || handle % IVC_LAYOUT_PAGE != 0 || handle >= end
         || size > end - handle)
         return ivc_error_set(-EBADMSG, "region %s: member %u shares memory that lies outside the "
@@ -241,8 +249,34 @@ int ivc_region_map(struct ivc_region *region, uint32_t slot, uint64_t handle, ui
     return 0;
 }
 
-/* Nothing to undo in a window: the whole of it stays mapped. */
+/* Nothing to undo in a window, of which the whole stays mapped. */
 void ivc_region_unmap(struct ivc_region *region, uint32_t slot, const void *memory, uint64_t size)
 {
-    (void)region, (void)slot, (void)memory, (void)size;
+    (void)slot;
+    if (region->grants)
+        ivc_grants_unmap(memory, size);
+}
+
+bool ivc_region_shares_with_all(const struct ivc_region *region)
+{
+    return !region->grants;
+}
+
+uint32_t ivc_region_place(const struct ivc_region *region)
+{
+    return region->grants ? ivc_grants_domain(region) : region->self.slot;
+}
+
+int ivc_region_member_at(struct ivc_region *region, uint32_t place, uint32_t generation,
+                         uint64_t endpoint_id, struct ivc_member *ret_member)
+{
+    struct ivc_member member;
+    int r = region->grants ? ivc_grants_find(region, place, endpoint_id, &member)
+                           : ivc_region_member(region, place, &member);
+
+    if (r != 0 || member.generation != generation || member.endpoint_id != endpoint_id)
+        return ivc_error_set(IVC_E_GONE, "peer %016llx has left the region",
+                             (unsigned long long)endpoint_id);
+    *ret_member = member;
+    return 0;
 }

@@ -129,6 +129,14 @@ uint32_t ivc_region_capacity(const struct ivc_region *region);
 /* Writes the member in `slot`; 0, or IVC_E_GONE when no living member is there. */
 int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc_member *ret_member);
 
+/* Where a member is found, as its address tells: its slot in a window, else its domain. */
+uint32_t ivc_region_place(const struct ivc_region *region);
+/* The member that was there, under that generation; IVC_E_GONE. */
+int ivc_region_member_at(struct ivc_region *region, uint32_t place, uint32_t generation,
+                         uint64_t endpoint_id, struct ivc_member *ret_member);
+/* Whether one share can be read by all members (IVC_SLOT_ANY), and memory be lent. */
+bool ivc_region_shares_with_all(const struct ivc_region *region);
+
 /* 0 while the member lives, IVC_E_GONE otherwise; then `ret_left` tells whether it left in order. */
 int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
                             bool *ret_left);
@@ -265,6 +273,8 @@ struct ivc_doorbell {
     uint64_t summary_bit;
     const struct ivc_wake *wake;    /* NULL: nobody is woken */
     struct ivc_wake_target sleeper;
+    struct ivc_region *pairs;       /* without a window: `watched` and `bit`, and these two, are all */
+    uint32_t slot;
 };
 int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doorbell *ret_bell);
 void ivc_doorbell_ring(const struct ivc_doorbell *bell);

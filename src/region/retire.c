@@ -228,6 +228,8 @@ static int guard_stores(struct ivc_region *region)
 /* What is at the window's place is private memory. */
 static void let_go(struct ivc_region *region)
 {
+    if (region->grants)
+        ivc_grants_let_go(region);
     if (region->lost)
         ivc_lend_lost(region);
     region->retired = true;
@@ -249,6 +251,8 @@ static int retire(const struct retiring *retiring)
         each_piece(retiring, take_pages);
         r = guard_stores(region);
     }
+    if (r == 0 && region->grants && region->joined)
+        ivc_grants_leave(region, IVC_PAIR_MOVED);
     if (r == 0)
         r = replace_window(retiring);
     range_done(&region->mapping);
@@ -287,11 +291,13 @@ int ivc_region_retire(struct ivc_region *region, const struct iovec *held, unsig
         return 0;
     if (ivc_region_look_if_lost(region)) {
         ivc_guard_stop(region);
+        if (region->grants && region->joined)
+            ivc_grants_leave(region, IVC_PAIR_MOVED);
         region->lost = true;
         let_go(region);
         return 0;
     }
-    r = region->joined ? ivc_farewell_prepare(region, &retiring.farewell) : 0;
+    r = region->joined && !region->grants ? ivc_farewell_prepare(region, &retiring.farewell) : 0;
     if (r == 0)
         r = make_private(&retiring);
     if (r == 0)

@@ -175,6 +175,14 @@ def _wait_for(socket: Path, guest: GuestRecord, record: LabRecord) -> None:
 def write_inventory(record: LabRecord) -> None:
     """What the commands that attach, detach and migrate have to know about this lab."""
     lines = [f"# Lab {record.name}: made by `ivc lab up`, gone with `ivc lab down`.\n"]
+    for one in record.machines:
+        words = ssh.outside_words(record.ssh_directory, record.namespace, one.name, one.address)
+        lines += [
+            f"\n[hosts.{one.name}]\n",
+            'hypervisor = "xen"\n',
+            f"ssh = {json.dumps(words)}\n",
+            'store = "/store"\n',
+        ]
     for number, region in enumerate(record.regions, start=1):
         name = host_name(number)
         start = [sys.executable, "-m", "ivc_host", "lab", "incoming", "--name", record.name]

@@ -381,7 +381,7 @@ def _make_ground(
         copies.make(record.name, [Path(path) for path in record.shares], tell)
     if record.machines:
         state.store_path(record.name).mkdir(parents=True)
-    if record.hypervisor == "qemu" and record.regions:
+    if record.machines or (record.hypervisor == "qemu" and record.regions):
         lab_hosts.write_inventory(record)
 
 

@@ -106,6 +106,14 @@ def command(
     return argv if remote is None else [*argv, "--", remote]
 
 
+def outside_words(directory: Path, namespace: Path, name: str, address: str) -> list[str]:
+    """Words of ssh that lead to a member from outside of the namespace."""
+    relay = f"exec 3<>/dev/tcp/{address}/22; cat <&3 & exec cat >&3"
+    proxy = shlex.join([*process.enter(namespace), "bash", "-c", relay])
+    own = ["-o", "ControlMaster=no", "-o", "ControlPath=none", "-o", f"ProxyCommand={proxy}"]
+    return ["-F", str(_config(directory)), *own, name]
+
+
 def copy_command(directory: Path, namespace: Path, words: Sequence[str]) -> list[str]:
     """An scp command run inside the lab's namespace."""
     return [*process.enter(namespace), "scp", "-F", str(_config(directory)), *words]

@@ -178,9 +178,9 @@ def _processors(host: HostSpec) -> int:
 def _xen_line(host: HostSpec) -> str:
     size = f"{_dom0_mb(host)}M"
     # Memory is not overwritten at start: QEMU would have to have all of it. No defence against
-    # guests that spy on the processor: it is emulated.
+    # guests that spy on the processor: it is emulated. Room for `xl debug-keys` to tell of all guests.
     return (
-        f"console=com1 com1=115200,8n1 dom0_mem={size},max:{size} dom0_max_vcpus=2 bootscrub=0 "
+        f"console=com1 com1=115200,8n1 conring_size=1m dom0_mem={size},max:{size} dom0_max_vcpus=2 bootscrub=0 "
         "spec-ctrl=no"
     )
 

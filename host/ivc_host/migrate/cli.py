@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from ..errors import IvcError, UsageError
-from . import inventory, room, show
+from . import inventory, room, show, xen
 from .departure import Departure, describe
 from .find import Place, is_path, machine_of, places_of, region_path, whom_to_order
 from .interrupts import Interrupts, run
 from .inventory import Host, Inventory
-from .journey import Journey, Limits
+from .journey import Journey, Limits, Report
 from .machine import Machine, MachineError, MigrateError, RegionDevice, State
 
 Vm = Annotated[str, typer.Argument(metavar="VM", help="Its name, or the path of its QMP socket.")]
@@ -96,6 +96,10 @@ async def _migrate(
     limits: Limits,
     tell: show.Quiet,
 ) -> None:
+    if target.hypervisor == "xen":
+        assert book is not None
+        _tell_report(await xen.migrate(vm, book, target, limits, tell), tell)
+        return
     doing = f"a migration of {vm}"
     async with (
         machine_of(vm, book, None, doing) as (place, machine),
@@ -120,6 +124,10 @@ async def _migrate(
             tell=tell,
         )
         report = await journey.run()
+    _tell_report(report, tell)
+
+
+def _tell_report(report: Report, tell: show.Quiet) -> None:
     tell.close()
     if isinstance(tell, show.Events):
         tell.emit("done", **dataclasses.asdict(report))

@@ -18,7 +18,7 @@ from ..errors import UsageError
 from .machine import MigrateError
 
 DEFAULT = Path("/etc/ivc/hosts.toml")
-_MECHANISMS = ("qemu",)
+_MECHANISMS = ("qemu", "xen")
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Host:
     """One host: how its machines are reached, and what a machine that arrives is given."""
 
     name: str
-    #: Path of a machine's QMP socket, with `{vm}` for its name.
-    qmp: str
+    #: Path of a machine's QMP socket, with `{vm}` for its name; empty where there is no QEMU.
+    qmp: str = ""
     hypervisor: str = "qemu"
     #: The file that this host's machines share; None: they are given none.
     region: str | None = None
@@ -42,6 +42,10 @@ class Host:
     memory: str = "ivcmem"
     bus: str | None = None
     address: str | None = None
+    #: Of Xen: the name by which other hosts' `xl` reaches it, when it is another; and a folder that all
+    #: of them have, for guests that cannot move while they run.
+    peer: str | None = None
+    store: str | None = None
 
 
 class InventoryError(MigrateError):
@@ -79,7 +83,7 @@ def load(path: Path) -> Inventory:
     except FileNotFoundError:
         hint = "write one (see ivc-migrate(1)), or name another with --inventory or --lab"
         if path.parent.parent == Path("/run/ivc/lab"):
-            hint = "see 'ivc lab list'; only labs of QEMU guests have one"
+            hint = "see 'ivc lab list'; only labs of QEMU and Xen guests have one"
         raise InventoryError(f"inventory {path}: no such file", hint=hint) from None
     except OSError as fault:
         raise InventoryError(f"inventory {path}: {fault.strerror}") from None
@@ -98,7 +102,8 @@ def _hosts(path: str, data: dict[str, Any]) -> dict[str, Host]:
             for name, table in tables.items()}  # fmt: skip
 
 
-_TEXTS = ("qmp", "hypervisor", "region", "listen", "device", "memory", "bus", "address")
+_TEXTS = ("qmp", "hypervisor", "region", "listen", "device", "memory", "bus", "address",
+          "peer", "store")  # fmt: skip
 _WORDS = ("ssh", "start")
 
 
@@ -132,7 +137,7 @@ def _words(where: str, key: str, value: Any) -> tuple[str, ...]:
 
 
 def _check(where: str, values: dict[str, Any]) -> None:
-    if "{vm}" not in values.get("qmp", ""):
+    if "{vm}" not in values.get("qmp", "") and values.get("hypervisor") != "xen":
         raise InventoryError(
             f"{where}: needs qmp, the path of a machine's QMP socket with {{vm}} for its name",
             hint='such as qmp = "/run/vm/{vm}.qmp"',

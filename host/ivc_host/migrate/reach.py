@@ -22,7 +22,7 @@ from .. import paths
 from .inventory import Host
 from .machine import MachineError
 
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=5")
 _FORWARD_SECONDS = 15.0
 _LOOK_SECONDS = 30.0
 

@@ -1,8 +1,9 @@
-"""Parts in guests with kernels of their own: user-mode Linux and QEMU."""
+"""Parts in guests with kernels of their own: user-mode Linux, QEMU and Xen."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -134,3 +135,58 @@ def qemu(run: Run) -> None:
         _exchange(run, two, 60)
         _integrity(run, two, ["btl ivc,tcp,self", "no option"], 300_000, 300)
 
+
+#: Connects and closes between two guests of Xen, after which nothing may be left.
+_CONNECTS = int(os.environ.get("IVC_TEST_CONNECTS") or 40)
+#: Xen's console is slow.
+_SETTLE_SECONDS = 5
+
+
+def _xen_counts(run: Run, where: lab.Lab) -> dict[str, int]:
+    """What Xen and XenStore have of the guests: grants that are mapped, event channels, entries."""
+    line = "xl dmesg -c >/dev/null; xl debug-keys ge; sleep %d; xl dmesg" % _SETTLE_SECONDS
+    said = where.run("h1", ["sh", "-c", line], timeout=120).stdout
+    store = ""
+    for guest in where.guests:
+        ask = f"xenstore-ls -f /local/domain/$(xl domid {guest})/data 2>/dev/null; true"
+        store += where.run("h1", ["sh", "-c", ask], timeout=120).stdout
+    entries = re.findall(r"/data/ivc(?:-pairs|-knock)?/", store)
+    run.log(f"{store}\n{said}")
+    return {
+        # To other guests than dom0, which has those of their disks and interfaces.
+        "grants": len(re.findall(r"^\(XEN\) \[ *0x[0-9a-f]+\] +[1-9]\d* 0x", said, re.M)),
+        "event channels": len(re.findall(r"^\(XEN\) +\d+ \[.*\]: s=", said, re.M)),
+        "entries": len(entries),
+    }
+
+
+def _connects(run: Run, where: lab.Lab, count: int) -> None:
+    server, client = where.guests[:2]
+
+    def one(guest: str, word: str) -> subprocess.CompletedProcess[str]:
+        words = [_own_program("test-grants"), word, str(count)]
+        return _in_guest(run, where, guest, words, {}, 60 + 2 * count)
+
+    before = _xen_counts(run, where)
+    with ThreadPoolExecutor(2) as pool:
+        serving = pool.submit(one, server, "serve")
+        connecting = pool.submit(one, client, "connect")
+        run.count(f"{client}: connects", connecting.result())
+        run.count(f"{server}: is connected to", serving.result())
+    after = _xen_counts(run, where)
+    run.log(f"before {before}, after {after}")
+    seen = before["event channels"] > 0
+    run.check("the event channels of the guests' own devices are seen", seen, str(before))
+    for what, number in after.items():
+        run.check(f"{count} connects leave no {what}", number <= before[what], f"{before} {after}")
+
+
+def xen(run: Run) -> None:
+    """Paravirtual guests: every mechanism of Xen's that is used is the same in others."""
+    mpi.require()
+    with _up(run, "xen", 3) as three:
+        _info(run, three, "xen")
+        _conformance(run, three)
+        _exchange(run, three, 30)
+        _integrity(run, three, ["btl ivc,self", "no option"], 300_000, 180)
+        _connects(run, three, _CONNECTS)

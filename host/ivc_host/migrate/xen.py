@@ -1,0 +1,205 @@
+"""Guests of Xen, moved by `xl`: their processes let go of their grants, then the guest moves.
+
+The order is a text of the guest's own path in XenStore, which its processes watch; each takes its own
+record there away when nothing of it is granted any more. The order lives as long as the shell on the
+host that renews it, and that as long as its input is open: when this command dies in any way, the
+order is withdrawn, and the processes use memory again.
+
+A paravirtual guest cannot move while it runs where Xen has no shadow page tables (Debian's has
+none): with `store`, a folder that both hosts have, it is saved there and restored on the other side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import shlex
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ..errors import UsageError
+from . import lock
+from .inventory import Host, Inventory
+from .journey import JourneyTeller, Limits, Report
+from .machine import MachineError, MigrateError
+from .reach import Done, Reach
+
+#: xl reads and writes all of a guest's memory, perhaps on an emulated processor.
+_MOVE_SECONDS = 1800.0
+_LOOK_SECONDS = 60.0
+
+#: Says how many processes are still there, several times a second, until its input ends.
+_ORDER = """
+own=/local/domain/$1/data; i=0
+trap 'xenstore-rm $own/ivc-order 2>/dev/null' EXIT
+while :; do
+    i=$((i + 1))
+    xenstore-write $own/ivc-order "$2 $i" || exit 1
+    xenstore-list $own/ivc 2>/dev/null | wc -l
+    read -t 0.1 _
+    [ $? -gt 128 ] || exit 0
+done
+"""
+
+
+class XenHost:
+    """One host with Xen."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.reach = Reach(host)
+
+    async def xl(self, *words: str, timeout: float = _LOOK_SECONDS) -> Done:
+        return await self.reach.run(["xl", *words], timeout)
+
+    async def domain(self, vm: str) -> int | None:
+        """The guest's number; None: it is not here. A host that is not reached raises."""
+        done = await self.xl("domid", vm)
+        if done.code == 0:
+            return int(done.out.strip())
+        if done.code == 127:
+            raise MachineError(f"host {self.host.name}: xl is not there", hint="is it Xen's dom0?")
+        if "does not exist" not in done.error and "invalid domain" not in done.error:
+            raise MachineError(f"host {self.host.name}: {done.last_line()}")
+        return None
+
+    async def is_paravirtual(self, vm: str) -> bool:
+        done = await self.xl("list", "-l", vm)
+        try:
+            found = json.loads(done.out)
+        except ValueError:
+            raise MachineError(f"host {self.host.name}: xl list: {done.last_line()}") from None
+        return any("type.pv" in one["config"]["b_info"] or one["config"]["c_info"].get("type") == "pv"
+                   for one in found)  # fmt: skip
+
+
+@asynccontextmanager
+async def ordered(at: XenHost, domain: int, limit: float) -> AsyncIterator[float]:
+    """All processes of the guest have let go, and stay away until the end; how long that took."""
+    begin = time.monotonic()
+    words = ["bash", "-c", _ORDER, "ivc", str(domain), str(random.randrange(1, 1 << 31))]
+    order = await asyncio.create_subprocess_exec(
+        *at.reach.command(words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for this command to handle
+    )
+    assert order.stdin is not None and order.stdout is not None
+    reader: asyncio.Task[None] | None = None
+    try:
+        left = await _answers(order.stdout, begin + limit)
+        if left != 0:
+            said = "XenStore does not take it" if left is None else f"{left} did not in {limit:g} s"
+            raise MigrateError(f"not all processes let go of their grants: {said}")
+        reader = asyncio.create_task(_drain(order.stdout))
+        yield time.monotonic() - begin
+    finally:
+        order.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(order.wait(), 10)
+        if order.returncode is None:
+            order.kill()
+            await order.wait()
+        if reader:
+            reader.cancel()
+
+
+async def _answers(out: asyncio.StreamReader, end: float) -> int | None:
+    """How many processes are left; None: the order was not given."""
+    left = None
+    while (wait := end - time.monotonic()) > 0:
+        try:
+            line = await asyncio.wait_for(out.readline(), wait)
+        except TimeoutError:
+            break
+        if not line:
+            return None
+        # One that was about to join when the order came is there for a moment.
+        left, before = int(line), left
+        if left == 0 and before == 0:
+            return 0
+    return left
+
+
+async def _drain(out: asyncio.StreamReader) -> None:
+    while await out.readline():
+        pass
+
+
+def _must(done: Done, what: str) -> None:
+    if done.code != 0:
+        lines = [line for line in done.error.splitlines() if "rror" in line or "ailed" in line]
+        raise MachineError(f"{what}: {lines[0].strip() if lines else done.last_line()}")
+
+
+async def _move_live(source: XenHost, target: XenHost, vm: str) -> None:
+    # xl leaves the guest running here when that fails.
+    done = await source.xl("migrate", vm, target.host.peer or target.host.name, timeout=_MOVE_SECONDS)
+    _must(done, f"xl migrate {vm}")
+
+
+async def _move_by_file(source: XenHost, target: XenHost, vm: str, folder: str) -> None:
+    path = f"{folder}/{vm}-{random.randrange(1 << 32):08x}.xen"
+    file = shlex.quote(path)
+    # One that is killed half way leaves the guest in the hands of xl, which lets it run again.
+    _must(await source.xl("save", vm, path, timeout=_MOVE_SECONDS), f"xl save {vm}")
+    await source.reach.run(["sync"], _MOVE_SECONDS)
+    done = await target.xl("restore", path, timeout=_MOVE_SECONDS)
+    if done.code != 0:
+        again = await source.xl("restore", path, timeout=_MOVE_SECONDS)
+        if again.code != 0:
+            raise MigrateError(
+                f"xl restore failed on both sides: {done.last_line()}; {again.last_line()}",
+                hint=f"{vm} is whole in {path}",
+            )
+        await source.reach.run(["sh", "-c", f"rm -f {file}"])
+        _must(done, f"xl restore {vm} on {target.host.name}; it was restored where it was")
+    await source.reach.run(["sh", "-c", f"rm -f {file}"])
+
+
+async def _find(hosts: list[XenHost], vm: str, where: str) -> tuple[XenHost, int]:
+    found = [(one, number) for one in hosts if (number := await one.domain(vm)) is not None]
+    if not found:
+        raise UsageError(f"there is no guest {vm} on the hosts of {where}", hint="see xl list there")
+    if len(found) > 1:
+        names = ", ".join(one.host.name for one, _ in found)
+        raise MigrateError(f"{vm} is on several hosts: {names}", hint="end all but one of them")
+    return found[0]
+
+
+async def migrate(
+    vm: str, book: Inventory, target: Host, limits: Limits, tell: JourneyTeller
+) -> Report:
+    """Move a guest. MigrateError says that it was not, and it then runs where it was."""
+    begin = time.monotonic()
+    hosts = [XenHost(host) for host in book.hosts.values() if host.hypervisor == "xen"]
+    to = next(one for one in hosts if one.host.name == target.name)
+    with lock.held(f"{book.path} {vm}", vm, f"a migration of {vm}"):
+        source, domain = await _find(hosts, vm, book.path)
+        if source is to:
+            raise UsageError(f"{vm} is on {target.name} already")
+        folder = source.host.store if await source.is_paravirtual(vm) else None
+        report = Report(vm, source.host.name, target.name)
+        tell.phase("suspend", f"asking {vm}'s processes to let go of their grants")
+        async with ordered(source, domain, limits.suspend) as seconds:
+            _done(report, tell, "suspend", seconds)
+            tell.phase("migrate", f"moving {vm} to {target.name}")
+            moving = time.monotonic()
+            if folder:
+                await _move_by_file(source, to, vm, folder)
+            else:
+                await _move_live(source, to, vm)
+            _done(report, tell, "migrate", time.monotonic() - moving)
+            tell.no_return()
+    report.total = time.monotonic() - begin
+    return report
+
+
+def _done(report: Report, tell: JourneyTeller, phase: str, seconds: float) -> None:
+    report.phases[phase] = seconds
+    tell.phase_done(phase, seconds)
