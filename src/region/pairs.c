@@ -512,6 +512,8 @@ static void look_at_page(struct ivc_region *region, uint32_t slot)
     struct ivc_pair *pair = &region->grants->pairs[slot];
     struct ivc_layout_member *entry = ivc_region_slot(region, slot);
     uint64_t heartbeat = ivc_load_relaxed(&peer->heartbeat);
+    /* Acquire: who leaves in order has said so before its page ends, which is when the byte is cleared. */
+    uint32_t alive = ivc_load_acquire(&peer->alive);
     /* Acquire: pairs with the release in ivc_pair_say_left(). */
     uint32_t state = ivc_load_acquire(&peer->state);
 
@@ -527,7 +529,7 @@ static void look_at_page(struct ivc_region *region, uint32_t slot)
         ivc_store_relaxed(&entry->features, ivc_load_relaxed(&entry->features) | IVC_FEATURE_MOVED);
     if (state == IVC_PAIR_MOVED || state == IVC_PAIR_LEFT)
         set_phase(region, slot, IVC_PHASE_LEFT);
-    else if (ivc_load_relaxed(&peer->alive) == 0)
+    else if (alive == 0)
         set_phase(region, slot, IVC_PHASE_DEAD);
 }
 
