@@ -41,6 +41,7 @@ struct watch {
 struct tables {
     pthread_mutex_t lock;
     uint32_t listeners;         /* numbers given so far */
+    uint32_t next_page;         /* in turn: who still has a page that has ended goes on seeing it */
     struct page pages[PAGES];
     struct port ports[PORTS];
     struct text texts[TEXTS];
@@ -238,10 +239,14 @@ static uint32_t find_pages(uint32_t n)
 {
     uint32_t run = 0;
 
-    for (uint32_t ref = FIRST_REF; ref < PAGES; ref++) {
-        run = all->pages[ref].owner ? 0 : run + 1;
-        if (run == n)
+    for (uint32_t i = 0; i < 2 * PAGES; i++) {
+        uint32_t ref = (all->next_page + i) % PAGES;
+
+        run = all->pages[ref].owner || ref < FIRST_REF ? 0 : run + 1;
+        if (run == n) {
+            all->next_page = ref + 1;
             return ref + 1 - n;
+        }
     }
     return 0;
 }
