@@ -67,6 +67,8 @@ void ivc_pair_rung(struct ivc_region *region, uint32_t slot);
 /* Our life to it, its life to the directory. */
 void ivc_pair_beat(struct ivc_region *region, uint32_t slot);
 void ivc_pair_say_left(struct ivc_region *region, uint32_t slot, enum ivc_pair_state state);
+/* It has a channel with us, lives, and is not about to leave itself. */
+bool ivc_pair_is_read(const struct ivc_region *region, uint32_t slot);
 /* Takes back all that is between us. */
 void ivc_pair_release(struct ivc_region *region, uint32_t slot);
 

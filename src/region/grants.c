@@ -25,6 +25,7 @@ enum {
     SCAN_BEFORE_OWN = 48,
     SCAN_PAST_OWN = 16,
     LOOK_AGAIN_MS = 100,        /* at what has no watch */
+    LINGER_MS = 1000,           /* for peers to read what was sent last, which ends with us */
 };
 
 /* One region for all that is reached by the same store: whether somebody is there, the store tells. */
@@ -544,6 +545,23 @@ int ivc_grants_join(struct ivc_region *region)
     return 0;
 }
 
+/* What a peer has not mapped yet it cannot map when we have gone.  (Who moves has suspended its pairs.) */
+static void linger(struct ivc_region *region)
+{
+    uint64_t end = ivc_now_ms() + LINGER_MS;
+    bool is_read = true;
+
+    while (is_read && ivc_now_ms() < end) {
+        is_read = false;
+        pthread_mutex_lock(&region->lock);
+        for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
+            is_read |= ivc_pair_is_read(region, slot);
+        pthread_mutex_unlock(&region->lock);
+        if (is_read)
+            ivc_sleep_ms(1);
+    }
+}
+
 void ivc_grants_leave(struct ivc_region *region, enum ivc_pair_state state)
 {
     struct ivc_grants *grants = region->grants;
@@ -552,6 +570,10 @@ void ivc_grants_leave(struct ivc_region *region, enum ivc_pair_state state)
     pthread_mutex_lock(&region->lock);
     for (uint32_t slot = 0; slot < grants->geometry.capacity; slot++)
         ivc_pair_say_left(region, slot, state);
+    pthread_mutex_unlock(&region->lock);
+    if (state == IVC_PAIR_LEFT)
+        linger(region);
+    pthread_mutex_lock(&region->lock);
     for (uint32_t slot = 0; slot < grants->geometry.capacity; slot++)
         ivc_pair_release(region, slot);
     pthread_mutex_unlock(&region->lock);

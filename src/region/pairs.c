@@ -563,6 +563,17 @@ void ivc_pair_say_left(struct ivc_region *region, uint32_t slot, enum ivc_pair_s
     ring(grants, slot);
 }
 
+bool ivc_pair_is_read(const struct ivc_region *region, uint32_t slot)
+{
+    const struct ivc_pair_page *peer = peer_page(region, slot);
+
+    /* Acquire: pairs with the release in ivc_link_close(); its reads are over. */
+    return region->grants->pairs[slot].mapped && own_page(region, slot)
+           && ivc_load_acquire(&peer->link.generation) == region->self.generation
+           && ivc_load_relaxed(&peer->link.suspended) != IVC_LINK_IS_DONE
+           && ivc_load_relaxed(&peer->state) == IVC_PAIR_HERE && ivc_load_relaxed(&peer->alive) != 0;
+}
+
 void ivc_pair_release(struct ivc_region *region, uint32_t slot)
 {
     struct ivc_grants *grants = region->grants;
