@@ -57,7 +57,6 @@ struct ivc_grants {
 #define IVC_GRANT_DOOR "ivc-knock"
 #define IVC_GRANT_ORDER "ivc-order"
 
-
 /* All under the region's lock. */
 /* News of that member come from now on, if the store can. */
 void ivc_pair_watch(struct ivc_region *region, uint32_t slot);
