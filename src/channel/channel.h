@@ -31,7 +31,7 @@ struct ivc_tx {
     char *slots;
     uint64_t tail;              /* slots written */
     uint64_t head;              /* slots known to be read */
-    uint64_t free_to;           /* where it is to be looked again whether there is room */
+    uint64_t free_to;           /* head + n_slots */
     uint32_t at;                /* tail % n_slots */
     uint32_t stamp;             /* of the lap tail / n_slots */
     uint32_t n_slots;
@@ -42,6 +42,7 @@ struct ivc_tx {
     uint32_t inline_max;        /* most bytes that one slot holds */
     uint32_t eager_max;         /* ... and that are sent at once */
     uint32_t short_lap;         /* slots after which one whose packets are all read begins anew */
+    uint64_t look_at;           /* where that is to be looked at next */
     struct ivc_doorbell bell;
     uint32_t *records;          /* by slot: IVC_CHUNK_NONE, IVC_RECORD_INNER, or a chunk to give back */
 
@@ -179,8 +180,7 @@ static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, u
         ivc_doorbell_ring(&tx->bell);
 }
 
-/* Everything but the common case: more than a slot holds, or no free slot that we know of, or one that it may
- * be better not to use. */
+/* Everything but the common case: more than a slot holds, or no free slot that we know of. */
 int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
                       size_t len);
 

@@ -45,14 +45,6 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
     return r;
 }
 
-/* After a look at the head. */
-static void set_free_to(struct ivc_tx *tx)
-{
-    uint64_t lap = tx->tail - tx->at, free_to = tx->head + tx->n_slots;
-
-    tx->free_to = tx->at < tx->short_lap ? IVC_MIN(free_to, lap + tx->short_lap) : free_to;
-}
-
 static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
 {
     tx->slots = (char *)tx->share.memory + sizeof *header;
@@ -63,8 +55,9 @@ static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
     tx->ahead = IVC_MIN(AHEAD, header->n_slots / 2);
     tx->inline_max = header->slot_size - IVC_SLOT_INLINE_AT;
     tx->eager_max = eager_max(header);
+    tx->free_to = header->n_slots;
     tx->short_lap = IVC_MIN(SHORT_LAP / header->slot_size, header->n_slots);
-    set_free_to(tx);
+    tx->look_at = tx->short_lap;
 }
 
 /* Tells the peer where the ring is, on the line that is ours for it. */
@@ -198,8 +191,7 @@ static void skip(struct ivc_tx *tx)
     ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, 0, IVC_SLOT_SKIP, gap, IVC_CHUNK_NONE);
 }
 
-/* Room for `n` more slots.  When the receiver keeps pace, a few of the ring's suffice, and those are then in
- * the nearest caches of both. */
+/* Room for `n` more slots. */
 static int need_slots(struct ivc_tx *tx, uint32_t n)
 {
     int r = 0;
@@ -209,10 +201,23 @@ static int need_slots(struct ivc_tx *tx, uint32_t n)
     r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
-    if (ivc_tx_idle(tx) && tx->at >= tx->short_lap && tx->at >= n)  /* what is skipped is not free yet */
+    tx->free_to = tx->head + tx->n_slots;
+    return tx->tail + n <= tx->free_to ? 0 : no_room(tx);
+}
+
+/* Once in each lap, before a packet of `n` slots: when the receiver keeps pace, a few slots suffice, and those
+ * are then in the nearest caches of both.  Not for what one slot holds: of these a whole lap is near enough. */
+static int look_for_short_lap(struct ivc_tx *tx, uint32_t n)
+{
+    int r = ivc_tx_refresh(tx);
+
+    if (r < 0)
+        return r;
+    if (ivc_tx_idle(tx) && tx->at >= IVC_MAX(tx->short_lap, n))     /* what is skipped is not free yet */
         skip(tx);
-    set_free_to(tx);
-    return tx->tail - tx->head + n <= tx->n_slots ? 0 : no_room(tx);
+    tx->free_to = tx->head + tx->n_slots;
+    tx->look_at = tx->tail - tx->at + tx->short_lap + (tx->at < tx->short_lap ? 0 : tx->n_slots);
+    return 0;
 }
 
 static void write_ref(char *slot, uint32_t share, uint32_t len, uint64_t offset)
@@ -245,8 +250,10 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
 {
     uint32_t n = ivc_slots_for((uint32_t)len, tx->shift);
     char *slot;
-    int r = need_slots(tx, n);
+    int r = tx->tail < tx->look_at ? 0 : look_for_short_lap(tx, n);
 
+    if (r == 0)
+        r = need_slots(tx, n);
     if (r == 0 && n > tx->n_slots - tx->at && (r = need_slots(tx, n + tx->n_slots - tx->at)) == 0
         && n > tx->n_slots - tx->at)
         skip(tx);
