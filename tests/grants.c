@@ -85,6 +85,18 @@ static void connect_to(struct ivc_region *region, const struct ivc_member *membe
     ivc_store_release(&ivc_region_own_link(region, member->slot)->generation, member->generation);
 }
 
+/* Clients 1 and 2, each of which has connected to the other. */
+static void join_two(struct ivc_region **ret_a, struct ivc_region **ret_b, struct ivc_member *ret_to_a,
+                     struct ivc_member *ret_to_b)
+{
+    *ret_a = join(1);
+    *ret_b = join(2);
+    *ret_to_b = find(*ret_a, 2);
+    *ret_to_a = find(*ret_b, 1);
+    connect_to(*ret_a, ret_to_b);
+    connect_to(*ret_b, ret_to_a);
+}
+
 static void check_nothing_left(void)
 {
     struct fake_left left = fake_grants_left();
@@ -103,12 +115,7 @@ static void test_pair_ends(void)
     const void *memory;
 
     fresh();
-    a = join(1);
-    b = join(2);
-    to_b = find(a, 2);
-    to_a = find(b, 1);
-    connect_to(a, &to_b);
-    connect_to(b, &to_a);
+    join_two(&a, &b, &to_a, &to_b);
     wait_for_link(a, to_b.slot);
     wait_for_link(b, to_a.slot);
     CHECK_EQ(ivc_region_share(a, to_b.slot, 10000, &share), 0);
@@ -134,12 +141,7 @@ static void test_store_is_spared(void)
     uint64_t end = ivc_now_ms() + 10000;
 
     fresh();
-    a = join(1);
-    b = join(2);
-    to_b = find(a, 2);
-    to_a = find(b, 1);
-    connect_to(a, &to_b);
-    connect_to(b, &to_a);
+    join_two(&a, &b, &to_a, &to_b);
     do {
         left = fake_grants_left();
         CHECK_THAT(ivc_now_ms() < end, "%u texts, %u watches", left.texts, left.watches);

@@ -103,7 +103,7 @@ int ivc_fi_cq_trywait(struct fid_cq *fid)
     if (cq->wait.epoll < 0)
         return -FI_EINVAL;
     ivc_fi_lock(cq->domain);
-    if (cq->errors || cq->overrun || cq->signalled || ivc_fi_cq_readable(cq) > 0
+    if (cq->signalled || ivc_fi_cq_has_something(cq)
         || ivc_fi_wait_arm(&cq->wait, cq->eps, cq->n_eps) != 0)
         r = -FI_EAGAIN;
     ivc_fi_unlock(cq->domain);
@@ -117,7 +117,7 @@ bool ivc_fi_cq_is_ready(struct fid_cq *fid)
 
     ivc_fi_lock(cq->domain);
     ivc_fi_cq_progress(cq, 1);
-    ready = cq->errors || cq->overrun || ivc_fi_cq_readable(cq) > 0;
+    ready = ivc_fi_cq_has_something(cq);
     ivc_fi_unlock(cq->domain);
     return ready;
 }

@@ -24,6 +24,12 @@ static inline uint32_t ivc_fi_cq_readable(const struct ivc_fi_cq *cq)
     return (__builtin_expect(cq->errors != NULL, 0) ? cq->errors->position : cq->tail) - cq->head;
 }
 
+/* A read would answer something else than -FI_EAGAIN. */
+static inline bool ivc_fi_cq_has_something(const struct ivc_fi_cq *cq)
+{
+    return cq->errors || cq->overrun || ivc_fi_cq_readable(cq) > 0;
+}
+
 /* What the ring holds already is handed out first, but who reads one at a time must not keep his
  * peers waiting for ever. */
 static inline void ivc_fi_cq_progress(struct ivc_fi_cq *cq, size_t count)

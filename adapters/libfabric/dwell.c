@@ -21,19 +21,14 @@ enum {
     TURNS = 4,              /* between two looks at the clock */
 };
 
-static bool has_something(const struct ivc_fi_cq *cq)
-{
-    return cq->head != cq->tail || cq->errors;
-}
-
 static void look_for(struct ivc_fi_cq *cq, uint64_t ns)
 {
     uint64_t end = ivc_now_ns() + ns;
 
     do {
-        for (uint32_t i = 0; i < TURNS && !has_something(cq); i++)
+        for (uint32_t i = 0; i < TURNS && !ivc_fi_cq_has_something(cq); i++)
             ivc_fi_cq_progress(cq, 0);
-    } while (!has_something(cq) && ivc_now_ns() < end);
+    } while (!ivc_fi_cq_has_something(cq) && ivc_now_ns() < end);
 }
 
 void ivc_fi_cq_dwell(struct ivc_fi_cq *cq)

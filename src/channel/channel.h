@@ -31,7 +31,6 @@ struct ivc_tx {
     char *slots;
     uint64_t tail;              /* slots written */
     uint64_t head;              /* slots known to be read */
-    uint64_t free_to;           /* head + n_slots */
     uint32_t at;                /* tail % n_slots */
     uint32_t stamp;             /* of the lap tail / n_slots */
     uint32_t n_slots;
@@ -189,7 +188,7 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
 {
     char *slot = ivc_tx_tail_slot(tx), *to = slot + IVC_SLOT_INLINE_AT;
 
-    if (__builtin_expect(len > tx->inline_max || tx->tail >= tx->free_to, 0))
+    if (__builtin_expect(len > tx->inline_max || tx->tail - tx->head >= tx->n_slots, 0))
         return ivc_tx_send_other(tx, tag, iov, n_iov, len);
     for (unsigned i = 0; i < n_iov; i++) {
         ivc_copy_short(IVC_COPY_IN, to, iov[i].iov_base, iov[i].iov_len);

@@ -238,7 +238,7 @@ static void wind_to(struct pair *pair, uint64_t lap)
 {
     uint64_t position = lap * pair->tx.n_slots;
 
-    pair->tx.tail = pair->tx.head = pair->tx.free_to = position;
+    pair->tx.tail = pair->tx.head = position;
     pair->tx.stamp = pair->rx.stamp = ivc_stamp_of(lap);
     pair->rx.head = pair->rx.published = position;
     ivc_store_release(pair->rx.own_head, position);

@@ -55,7 +55,6 @@ static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
     tx->ahead = IVC_MIN(AHEAD, header->n_slots / 2);
     tx->inline_max = header->slot_size - IVC_SLOT_INLINE_AT;
     tx->eager_max = eager_max(header);
-    tx->free_to = header->n_slots;
     tx->short_lap = IVC_MIN(SHORT_LAP / header->slot_size, header->n_slots);
     tx->look_at = tx->short_lap;
 }
@@ -196,13 +195,12 @@ static int need_slots(struct ivc_tx *tx, uint32_t n)
 {
     int r = 0;
 
-    if (tx->tail + n <= tx->free_to)
+    if (tx->tail - tx->head + n <= tx->n_slots)
         return 0;
     r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
-    tx->free_to = tx->head + tx->n_slots;
-    return tx->tail + n <= tx->free_to ? 0 : no_room(tx);
+    return tx->tail - tx->head + n <= tx->n_slots ? 0 : no_room(tx);
 }
 
 /* Once in each lap, before a packet of `n` slots: when the receiver keeps pace, a few slots suffice, and those
@@ -215,7 +213,6 @@ static int look_for_short_lap(struct ivc_tx *tx, uint32_t n)
         return r;
     if (ivc_tx_idle(tx) && tx->at >= IVC_MAX(tx->short_lap, n))     /* what is skipped is not free yet */
         skip(tx);
-    tx->free_to = tx->head + tx->n_slots;
     tx->look_at = tx->tail - tx->at + tx->short_lap + (tx->at < tx->short_lap ? 0 : tx->n_slots);
     return 0;
 }
