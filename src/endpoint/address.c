@@ -34,11 +34,7 @@ void ivc_address_make(const struct ivc_endpoint *endpoint, struct ivc_address_fi
     if (endpoint->home.region) {
         const struct ivc_member *self = ivc_region_self(endpoint->home.region);
 
-<<<<<<< Updated upstream
         fields.slot = (uint16_t)ivc_region_place(endpoint->home.region);
-=======
-        fields.slot = (uint16_t)self->place;
->>>>>>> Stashed changes
         fields.generation = self->generation;
         fields.region = region_hash(&endpoint->home.info);
     }
