@@ -125,7 +125,7 @@ static bool look_at(struct look *look)
 {
     if (look->problem[0])
         return true;
-    if (look->mechanism->map(look->name, &look->mapping) < 0) {
+    if (look->mechanism->map(look->name, &look->mapping) != 0) {
         look->mapping = (struct ivc_mapping){ 0 };
         snprintf(look->problem, sizeof look->problem, "%s", ivc_error_text());
         return true;

@@ -64,7 +64,7 @@ static int map_candidate(const struct ivc_candidate *candidate,
 {
     int r = candidate->mechanism->map(candidate->name, ret_mapping);
 
-    if (r < 0)
+    if (r != 0)
         return r;
     *ret_mechanism = candidate->mechanism;
     memcpy(ret_name, candidate->name, 256);
@@ -81,7 +81,7 @@ static int attach_uuid(const char *uuid, const struct ivc_mechanism **ret_mechan
 
     for (unsigned i = 0; i < n; i++) {
         if (candidates[i].refused[0]
-            || map_candidate(&candidates[i], ret_mechanism, ret_name, ret_mapping) < 0)
+            || map_candidate(&candidates[i], ret_mechanism, ret_name, ret_mapping) != 0)
             continue;
         if (ivc_window_uuid(ret_mapping, found) == 0 && strcasecmp(found, uuid) == 0)
             return 0;

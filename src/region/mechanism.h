@@ -30,7 +30,8 @@ struct ivc_mechanism {
                                  const char *name, const char *reason),
                  void *arg);
 
-    /* Maps the candidate read-write and measures it.  Negative errno, with a text. */
+    /* Maps the candidate read-write and measures it.  IVC_E_NOREGION (what it needs is not here) or negative
+     * errno, with a text. */
     int (*map)(const char *name, struct ivc_mapping *ret_mapping);
 
     /* Whether what was mapped is still there, as far as can be told without touching it. */
