@@ -31,6 +31,7 @@ struct ivc_pool {
     uint8_t *share_of;          /* per chunk */
     uint32_t *queue;            /* free chunks, oldest first */
     uint32_t queue_size, queue_first, n_free;
+    struct ivc_pool *next;      /* its owner's */
 };
 
 /* `slot`: who may read it, IVC_SLOT_ANY for everybody.  `limit`: bytes that it may take of the region. */

@@ -171,7 +171,8 @@ struct ivc_buffer {
     void *data;
     uint32_t size;      /* bytes that may be written at data, >= the size asked for */
     enum ivc_copy_side side;    /* what ivc_copy() should be told when it fills the buffer */
-    uint32_t chunk, pool, residence;    /* the endpoint's */
+    uint32_t chunk, residence;  /* the endpoint's */
+    struct ivc_pool *pool;      /* likewise */
     uint64_t since;             /* the endpoint's: ivc_cycles() */
     struct ivc_network_buffer *network;     /* the endpoint's */
 };

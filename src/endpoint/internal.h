@@ -80,7 +80,8 @@ struct ivc_residence {
     struct ivc_region *region;      /* NULL: none, all peers are on the network */
     struct ivc_region_info info;    /* as it was when we joined */
     struct ivc_pool pool;           /* where one share is read by all */
-    struct ivc_pool *pools;         /* else one for each slot, region NULL where there is none; or NULL */
+    struct ivc_pool **pools;        /* else (not NULL) one for each slot's owner; NULL where there is none */
+    struct ivc_pool *former;        /* of owners that have gone, with chunks that the adapter holds */
     struct ivc_share *reserve;      /* for rings of the last resort; under send_lock */
     uint32_t n_reserve;
     _Atomic(struct ivc_peer *) *peers;  /* attached, by slot; written under send_lock */
@@ -312,11 +313,13 @@ void ivc_poll_go_on(struct ivc_endpoint *endpoint);
  * ivc_endpoint_open().  Needs no lock: nothing of it is the endpoint's yet. */
 int ivc_residence_open(struct ivc_endpoint *endpoint, struct ivc_region *region,
                        struct ivc_residence *ret_residence);
-/* The pool whose chunks the slot's owner can read, with a first chunk when it answers 0; closed when that
- * peer is attached no more. */
+/* The pool whose chunks the slot's owner can read; NULL: out of memory, with a text.  It is empty until it is
+ * opened (with a first chunk then), and closed when that owner is attached no more and all chunks are back. */
 struct ivc_pool *ivc_residence_pool(struct ivc_residence *residence, uint32_t slot);
-int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_residence *residence, uint32_t slot);
+int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t slot);
 void ivc_residence_close_pool(struct ivc_residence *residence, uint32_t slot);
+/* A chunk that the adapter held. */
+void ivc_residence_put_chunk(struct ivc_residence *residence, struct ivc_pool *pool, uint32_t chunk);
 /* The helper, with the gate closed. */
 void ivc_residence_move_in(struct ivc_endpoint *endpoint, const struct ivc_residence *residence);
 int ivc_residence_move_out(struct ivc_endpoint *endpoint);

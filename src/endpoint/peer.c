@@ -263,7 +263,7 @@ int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address
     return r;
 }
 
-static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer, struct ivc_pool *pool,
                             struct ivc_tx_options *options)
 {
     struct ivc_residence *home = &endpoint->home;
@@ -272,8 +272,8 @@ static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     options->ring_size = IVC_RING_SIZE_LAST_RESORT;
     options->slot_size = IVC_SLOT_SIZE_MIN;
     if (home->n_reserve == 0)
-        return ivc_tx_open(home->region, ivc_residence_pool(home, options->slot), options, &peer->tx);
-    r = ivc_tx_open_in(home->region, &home->pool, options, &home->reserve[home->n_reserve - 1],
+        return ivc_tx_open(home->region, pool, options, &peer->tx);
+    r = ivc_tx_open_in(home->region, pool, options, &home->reserve[home->n_reserve - 1],
                        &peer->tx);
     home->n_reserve -= r == 0;
     return r;
@@ -287,22 +287,26 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         .ring_size = endpoint->ring_size, .slot_size = endpoint->segment_size,
         .after = peer->remote_sent,
     };
+    struct ivc_pool *pool;
     int r;
 
     if (ivc_peer_state(peer) == IVC_PEER_GONE)
         return ivc_error_set(IVC_E_GONE, "client %u on %s has left or died", peer->member.client_id,
                              peer->member.host);
+    pool = ivc_residence_pool(home, options.slot);
+    if (!pool)
+        return -ENOMEM;
     r = ivc_region_is_scarce(home->region) ? IVC_E_NOSPACE
-        : ivc_tx_open(home->region, ivc_residence_pool(home, options.slot), &options, &peer->tx);
+        : ivc_tx_open(home->region, pool, &options, &peer->tx);
     if (r == IVC_E_NOSPACE) {
         bool coming = ivc_region_memory_is_coming(home->region);
 
-        r = open_last_resort(endpoint, peer, &options);
+        r = open_last_resort(endpoint, peer, pool, &options);
         /* What was coming may have come since: later, then. */
         if (r == IVC_E_NOSPACE && (coming || ivc_region_memory_is_coming(home->region)))
             r = IVC_E_FULL;
     }
-    if (r == 0 && (r = ivc_residence_open_pool(endpoint, home, options.slot)) != 0)
+    if (r == 0 && (r = ivc_residence_open_pool(endpoint, pool, options.slot)) != 0)
         ivc_tx_close(&peer->tx);
     if (r != 0)
         return r;

@@ -116,17 +116,23 @@ static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residenc
 
 struct ivc_pool *ivc_residence_pool(struct ivc_residence *residence, uint32_t slot)
 {
-    return residence->pools ? &residence->pools[slot] : &residence->pool;
+    struct ivc_pool **place = residence->pools ? &residence->pools[slot] : NULL;
+
+    if (!place)
+        return &residence->pool;
+    if (!*place && !(*place = calloc(1, sizeof **place)))
+        (void)ivc_error_set(-ENOMEM, "pool: out of memory");
+    return *place;
 }
 
-int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_residence *residence, uint32_t slot)
+int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t slot)
 {
-    struct ivc_pool *pool = ivc_residence_pool(residence, slot);
-    int r = 0;
+    struct ivc_residence *home = &endpoint->home;
+    int r;
 
     if (pool->region)
         return 0;
-    r = ivc_pool_init(pool, residence->region, slot, endpoint->packet_max, pool_limit(residence->info.size));
+    r = ivc_pool_init(pool, home->region, slot, endpoint->packet_max, pool_limit(home->info.size));
     if (r == 0)
         r = ivc_pool_grow(pool);
     if (r != 0 && pool->region)
@@ -134,12 +140,40 @@ int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_residence 
     return r;
 }
 
+static void free_pool(struct ivc_pool *pool)
+{
+    if (pool->region)
+        ivc_pool_close(pool);
+    free(pool);
+}
+
+/* Chunks that the adapter holds are not those of whoever owns the slot next: he cannot read them. */
 void ivc_residence_close_pool(struct ivc_residence *residence, uint32_t slot)
 {
-    struct ivc_pool *pool = residence->pools ? &residence->pools[slot] : NULL;
+    struct ivc_pool *pool = residence->pools ? residence->pools[slot] : NULL;
 
-    if (pool && pool->region && pool->n_free == pool->n_chunks)
-        ivc_pool_close(pool);
+    if (!pool)
+        return;
+    residence->pools[slot] = NULL;
+    if (pool->n_free == pool->n_chunks) {
+        free_pool(pool);
+    } else {
+        pool->next = residence->former;
+        residence->former = pool;
+    }
+}
+
+void ivc_residence_put_chunk(struct ivc_residence *residence, struct ivc_pool *pool, uint32_t chunk)
+{
+    struct ivc_pool **at = &residence->former;
+
+    ivc_pool_put(pool, chunk);
+    while (*at && *at != pool)
+        at = &(*at)->next;
+    if (*at && pool->n_free == pool->n_chunks) {
+        *at = pool->next;
+        free_pool(pool);
+    }
 }
 
 int ivc_residence_open(struct ivc_endpoint *endpoint, struct ivc_region *region,
@@ -189,15 +223,27 @@ static void free_left(struct ivc_residence *residence)
     free(residence);
 }
 
+static void forget_pools(struct ivc_pool *pool)
+{
+    while (pool) {
+        struct ivc_pool *next = pool->next;
+
+        ivc_pool_forget(pool);
+        free(pool);
+        pool = next;
+    }
+}
+
 static void free_tables(struct ivc_residence *residence)
 {
     if (residence->pool.region)
         ivc_pool_forget(&residence->pool);
     for (uint32_t i = 0; residence->pools && i < residence->info.capacity; i++)
-        if (residence->pools[i].region)
-            ivc_pool_forget(&residence->pools[i]);
+        forget_pools(residence->pools[i]);
+    forget_pools(residence->former);
     free(residence->pools);
     residence->pools = NULL;
+    residence->former = NULL;
     free(residence->peers);
     free(residence->generations);
     free(residence->receivers);
@@ -254,7 +300,7 @@ static int add_held(const struct ivc_pool *pool, struct iovec **held, unsigned *
     IVC_AUTO_FREE struct iovec *more = NULL;
     struct iovec *all;
     unsigned n = 0;
-    int r = pool->region ? ivc_pool_held(pool, &more, &n) : 0;
+    int r = pool && pool->region ? ivc_pool_held(pool, &more, &n) : 0;
 
     if (r < 0 || n == 0)
         return r;
@@ -275,7 +321,9 @@ static int retire_home(struct ivc_residence *home)
     int r = home->pools ? 0 : ivc_pool_held(&home->pool, &held, &n_held);
 
     for (uint32_t i = 0; home->pools && r == 0 && i < home->info.capacity; i++)
-        r = add_held(&home->pools[i], &held, &n_held);
+        r = add_held(home->pools[i], &held, &n_held);
+    for (const struct ivc_pool *pool = home->former; pool && r == 0; pool = pool->next)
+        r = add_held(pool, &held, &n_held);
     return r < 0 ? r : ivc_region_retire(home->region, held, n_held);
 }
 

@@ -166,13 +166,13 @@ static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
     struct ivc_pool *pool = ivc_residence_pool(home, peer->member.slot);
     uint32_t share;
     uint64_t offset;
-    int r = ivc_residence_open_pool(endpoint, home, peer->member.slot);
+    int r = pool ? ivc_residence_open_pool(endpoint, pool, peer->member.slot) : -ENOMEM;
 
     if (r == 0)
         r = pool_get(endpoint, pool, &ret_buffer->chunk);
     if (r != 0)
         return r;
-    ret_buffer->pool = peer->member.slot;
+    ret_buffer->pool = pool;
     ret_buffer->network = NULL;
     ret_buffer->residence = home->number;
     ret_buffer->data = ivc_pool_memory(pool, ret_buffer->chunk, &share, &offset);
@@ -217,7 +217,7 @@ static void take_back(struct ivc_endpoint *endpoint, const struct ivc_buffer *bu
         ivc_network_buffer_free(endpoint->network, buffer->network);
     } else if (buffer->residence == endpoint->home.number) {
         endpoint->home.buffers_out--;
-        ivc_pool_put(ivc_residence_pool(&endpoint->home, buffer->pool), buffer->chunk);
+        ivc_residence_put_chunk(&endpoint->home, buffer->pool, buffer->chunk);
     } else {
         ivc_residence_put(endpoint, buffer->residence);
     }
@@ -285,8 +285,7 @@ static int send_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
 static bool is_of_today(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
                         const struct ivc_buffer *buffer)
 {
-    return buffer->residence == endpoint->home.number
-           && ivc_residence_pool(&endpoint->home, buffer->pool) == peer->tx.pool;
+    return buffer->residence == endpoint->home.number && buffer->pool == peer->tx.pool;
 }
 
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
