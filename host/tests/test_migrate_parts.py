@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ivc_host.errors import IvcError
-from ivc_host.migrate import departure, guests, inventory, journey, room, show
+from ivc_host.migrate import departure, guests, inventory, journey, room, show, xen
 from ivc_host.migrate.inventory import Host, InventoryError
 from ivc_host.migrate.journey import Journey, Limits, UndecidedError
 from ivc_host.migrate.machine import (
@@ -33,6 +33,22 @@ def test_identity_is_fnv1a() -> None:
     assert guests.identity_of("") == "cbf29ce484222325"
     assert guests.identity_of("a") == "af63dc4c8601ec8c"
     assert guests.identity_of("foobar") == "85944171f73967e8"
+
+
+def test_roll_of_xen() -> None:
+    roll = xen.Roll()
+    assert roll.left is None and not roll.is_empty()
+    for now in range(0, 21):
+        roll.note(f"a:{now} b:3 ", now)  # b does not hear the order any more
+        assert roll.dead(now) == (["b"] if now in (10, 20) else [])
+    roll.note("a:21 ", 21)
+    assert roll.left == 1 and roll.dead(30) == []
+    roll.note("", 31)
+    assert roll.left == 0 and not roll.is_empty()  # another may have been about to join
+    roll.note("c:0 ", 32)
+    roll.note("", 33)
+    roll.note("", 34)
+    assert roll.is_empty()
 
 
 def group(host: str, identity: str = "1") -> Group:

@@ -46,18 +46,22 @@ struct ivc_grants {
     char *window;
     struct ivc_pair *pairs;     /* by slot; under the region's lock */
     struct ivc_granted *blocks; /* likewise */
+    uint64_t admitted;          /* members taken into the directory so far; likewise */
     struct ivc_grave graves[IVC_GRAVES];    /* those whose record may still be there */
     unsigned next_grave;
     pthread_t thread;
     bool thread_runs;
     int stop_fd;
     uint32_t scan_from;         /* the thread's: the next domain to be asked */
+    unsigned beat, beat_told;   /* likewise, once it runs: of the order that stands; what our record says */
 };
 
 #define IVC_GRANT_DOOR "ivc-knock"
 #define IVC_GRANT_ORDER "ivc-order"
 
 /* All under the region's lock. */
+/* What the slot's owner says of itself is still in the store. */
+bool ivc_grants_has_record(const struct ivc_region *region, uint32_t slot);
 /* News of that member come from now on, if the store can. */
 void ivc_pair_watch(struct ivc_region *region, uint32_t slot);
 /* Maps its pair page for us, when it has made one and says so. */

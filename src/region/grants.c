@@ -25,6 +25,7 @@ enum {
     SCAN_BEFORE_OWN = 48,
     SCAN_PAST_OWN = 16,
     LOOK_AGAIN_MS = 100,        /* at what has no watch */
+    BEATS_TO_ANSWER = 10,
     LINGER_MS = 1000,           /* for peers to read what was sent last, which ends with us */
 };
 
@@ -80,7 +81,8 @@ static int map_window(struct ivc_grants *grants, struct ivc_mapping *ret_mapping
 
 /*
  * Whoever may write below our path, which is the host, asks our guest to leave by "SERIAL BEAT", and goes
- * on beating.  Here it is put where orders lie in a window: src/region/order.c does the rest.
+ * on beating.  Here it is put where orders lie in a window: src/region/order.c does the rest.  (That we hear
+ * the beat is for the host alone: a process that was killed leaves its record behind.)
  */
 static void look_at_order(struct ivc_grants *grants)
 {
@@ -91,6 +93,7 @@ static void look_at_order(struct ivc_grants *grants)
                  && sscanf(text, "%u %u", &serial, &beat) == 2;
 
     ivc_store_relaxed(&order->vm, ivc_region_own_vm());
+    grants->beat = asked ? beat : 0;
     ivc_store_relaxed(&order->heartbeat, beat);
     /* Release: pairs with the acquire in look_at() of order.c. */
     ivc_store_release(&order->state, asked ? (uint64_t)serial << 32 | IVC_ORDER_ASKED : IVC_ORDER_FREE);
@@ -159,13 +162,14 @@ uint32_t ivc_grants_domain(const struct ivc_region *region)
 
 /*
  * What a member says of itself is its entry as it would lie in a window, in hexadecimal digits, after
- * the version, its host and its process for people who look:  "1 HOST PID HEX".
+ * the version, its host and its process for people who look, and how far it has heard an order beat:
+ * "1 HOST PID BEAT HEX".
  */
-static void own_record(const struct ivc_region *region, char *ret_text, size_t size)
+static void own_record(const struct ivc_region *region, unsigned beat, char *ret_text, size_t size)
 {
     struct ivc_layout_member entry = *ivc_region_slot(region, region->self.slot);
     const uint8_t *bytes = (const uint8_t *)&entry;
-    int at = snprintf(ret_text, size, "%u %.64s %u ", IVC_PAIR_VERSION, entry.host, entry.pid);
+    int at = snprintf(ret_text, size, "%u %.64s %u %u ", IVC_PAIR_VERSION, entry.host, entry.pid, beat);
 
     for (size_t i = 0; i < sizeof entry; i++)
         at += snprintf(ret_text + at, size - (size_t)at, "%02x", bytes[i]);
@@ -195,8 +199,30 @@ static void record_path(uint64_t id, char ret_path[IVC_GRANT_PATH])
     snprintf(ret_path, IVC_GRANT_PATH, "ivc/%016" PRIx64, id);
 }
 
-/* The slot of a member that we know; the region's capacity when there is none.  Another domain may say that
- * it is the same, which makes two. */
+static int put_record(struct ivc_region *region, unsigned beat)
+{
+    struct ivc_grants *grants = region->grants;
+    char path[IVC_GRANT_PATH], text[1024];
+
+    record_path(region->self.endpoint_id, path);
+    own_record(region, beat, text, sizeof text);
+    return grants->backend->put(grants->handle, path, text, IVC_GRANT_ALL);
+}
+
+/* So that the host knows who hears it: once in as many beats as a second has. */
+static void answer_beat(struct ivc_region *region)
+{
+    struct ivc_grants *grants = region->grants;
+
+    if (grants->beat == 0)
+        grants->beat_told = 0;
+    else if (grants->beat_told == 0 || grants->beat - grants->beat_told >= BEATS_TO_ANSWER)
+        if (put_record(region, grants->beat) == 0)
+            grants->beat_told = grants->beat;
+}
+
+/* The slot of a member that we know; the region's capacity when there is none.  `generation` 0: of the one that
+ * lives.  Another domain may say that it is the same, which makes two. */
 static uint32_t find_slot(const struct ivc_region *region, uint32_t domain, uint64_t id, uint32_t generation)
 {
     uint32_t slot = 0;
@@ -204,10 +230,11 @@ static uint32_t find_slot(const struct ivc_region *region, uint32_t domain, uint
     for (; slot < region->geometry.capacity; slot++) {
         const struct ivc_layout_member *entry = ivc_region_slot(region, slot);
         uint64_t state = ivc_load_relaxed(&entry->state);   /* written under the lock, which we hold */
+        enum ivc_phase phase = ivc_layout_phase(state);
 
-        if (ivc_layout_phase(state) != IVC_PHASE_FREE && entry->endpoint_id == id
-            && region->grants->pairs[slot].domain == domain
-            && (generation == 0 || ivc_layout_generation(state) == generation))
+        if (entry->endpoint_id == id && region->grants->pairs[slot].domain == domain
+            && (generation == 0 ? phase == IVC_PHASE_ACTIVE
+                                : phase != IVC_PHASE_FREE && ivc_layout_generation(state) == generation))
             break;
     }
     return slot;
@@ -280,26 +307,43 @@ static int admit(struct ivc_region *region, uint32_t domain, const struct ivc_la
     ivc_pair_watch(region, slot);
     /* Release: pairs with the acquire in ivc_region_member(). */
     ivc_store_release(&entry->state, ivc_layout_state(generation, IVC_PHASE_ACTIVE));
+    grants->admitted++;
     *ret_slot = slot;
     return 0;
 }
 
-/* Looks up one member of a domain, under the lock. */
-static int look_up(struct ivc_region *region, uint32_t domain, uint64_t id, uint32_t *ret_slot)
+static int get_record(const struct ivc_grants *grants, uint32_t domain, uint64_t id,
+                      struct ivc_layout_member *ret_record)
 {
-    struct ivc_grants *grants = region->grants;
     IVC_AUTO_FREE char *text = NULL;
-    struct ivc_layout_member record;
     char path[IVC_GRANT_PATH];
     int r;
 
     record_path(id, path);
     r = grants->backend->get(grants->handle, domain, path, &text);
     if (r == 0)
-        r = read_record(text, &record);
-    if (r == 0 && record.endpoint_id != id)
-        r = -EBADMSG;
-    return r < 0 ? IVC_E_GONE : admit(region, domain, &record, ret_slot);
+        r = read_record(text, ret_record);
+    return r == 0 && ret_record->endpoint_id != id ? -EBADMSG : r;
+}
+
+/* Looks up one member of a domain, under the lock. */
+static int look_up(struct ivc_region *region, uint32_t domain, uint64_t id, uint32_t *ret_slot)
+{
+    struct ivc_layout_member record;
+
+    return get_record(region->grants, domain, id, &record) < 0 ? IVC_E_GONE
+                                                                : admit(region, domain, &record, ret_slot);
+}
+
+bool ivc_grants_has_record(const struct ivc_region *region, uint32_t slot)
+{
+    const struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+    struct ivc_layout_member record;
+    int r = get_record(region->grants, region->grants->pairs[slot].domain, entry->endpoint_id, &record);
+
+    return r == 0 ? ivc_layout_generation(ivc_load_relaxed(&record.state))
+                    == ivc_layout_generation(ivc_load_relaxed(&entry->state))
+                  : r != -ENOENT;
 }
 
 int ivc_grants_find(struct ivc_region *region, uint32_t domain, uint64_t id,
@@ -319,7 +363,6 @@ int ivc_grants_find(struct ivc_region *region, uint32_t domain, uint64_t id,
 struct scan {
     struct ivc_region *region;
     uint32_t domain;
-    bool found;                 /* somebody new */
 };
 
 static void on_name(void *arg, const char *name)
@@ -329,29 +372,38 @@ static void on_name(void *arg, const char *name)
     uint64_t id;
     uint32_t slot;
     char rest;
+    int r = 0;
 
     if (sscanf(name, "%16" SCNx64 "%c", &id, &rest) != 1 || id == region->self.endpoint_id)
         return;
     pthread_mutex_lock(&region->lock);
     slot = find_slot(region, scan->domain, id, 0);
-    if (slot < region->geometry.capacity)
+    /* Whose page we have tells by that when it goes; else this may be the next one of that name. */
+    if (slot == region->geometry.capacity || !region->grants->pairs[slot].mapped)
+        r = look_up(region, scan->domain, id, &slot);
+    if (r == 0)
         region->grants->pairs[slot].missed = 0;
-    else
-        scan->found |= look_up(region, scan->domain, id, &slot) == 0;
     pthread_mutex_unlock(&region->lock);
 }
 
+/* Whether somebody new was found. */
 static bool scan_domain(struct ivc_region *region, uint32_t domain)
 {
-    struct scan scan = { region, domain, false };
+    struct scan scan = { region, domain };
+    uint64_t before;
+    bool found;
 
     pthread_mutex_lock(&region->lock);
+    before = region->grants->admitted;
     for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
         if (region->grants->pairs[slot].domain == domain)
             region->grants->pairs[slot].missed++;   /* until it is found */
     pthread_mutex_unlock(&region->lock);
     region->grants->backend->list(region->grants->handle, domain, "ivc", on_name, &scan);
-    return scan.found;
+    pthread_mutex_lock(&region->lock);
+    found = region->grants->admitted != before;
+    pthread_mutex_unlock(&region->lock);
+    return found;
 }
 
 /* A guest cannot list the domains, so each that may be there is asked.  Where somebody new is, we knock. */
@@ -478,6 +530,7 @@ static void *listen_main(void *arg)
         uint64_t now = ivc_now_ms();
 
         take_all(region);
+        answer_beat(region);
         look_at_unwatched(region);
         if (now >= scan_at) {
             look_at_order(grants);      /* in case that it has no watch */
@@ -506,22 +559,19 @@ static void stop_thread(struct ivc_grants *grants)
 static int tell_of_us(struct ivc_region *region)
 {
     struct ivc_grants *grants = region->grants;
-    char path[IVC_GRANT_PATH], text[1024];
     int r = grants->backend->put(grants->handle, "ivc", "", IVC_GRANT_ALL);
 
     if (r == 0)
         r = grants->backend->put(grants->handle, "ivc-pairs", "", grants->domain);
     if (r == 0)
         r = grants->backend->open_door(grants->handle, IVC_GRANT_DOOR);
-    record_path(region->self.endpoint_id, path);
-    own_record(region, text, sizeof text);
-    return r < 0 ? r : grants->backend->put(grants->handle, path, text, IVC_GRANT_ALL);
+    return r < 0 ? r : put_record(region, 0);
 }
 
 int ivc_grants_join(struct ivc_region *region)
 {
     struct ivc_grants *grants = region->grants;
-    struct scan own = { region, grants->domain, false };
+    struct scan own = { region, grants->domain };
     int r;
 
     grants->pairs[region->self.slot].domain = grants->domain;

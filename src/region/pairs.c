@@ -533,6 +533,24 @@ static void look_at_page(struct ivc_region *region, uint32_t slot)
         set_phase(region, slot, IVC_PHASE_DEAD);
 }
 
+/* We have stopped, and wait for its word: which does not come if it went before we had its page. */
+static bool is_waited_for(const struct ivc_region *region, uint32_t slot)
+{
+    const struct ivc_pair_page *own = own_page(region, slot);
+
+    return own && ivc_load_relaxed(&own->link.suspended) == IVC_LINK_IS_SUSPENDED;
+}
+
+/* Of whom we had no page: it has left or died, we cannot tell.  It read nothing of ours, and can be elsewhere, as
+ * one who has moved: if it is, the network leads there, and else tells. */
+static void is_gone_unseen(struct ivc_region *region, uint32_t slot)
+{
+    struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+
+    ivc_store_relaxed(&entry->features, ivc_load_relaxed(&entry->features) | IVC_FEATURE_MOVED);
+    set_phase(region, slot, IVC_PHASE_LEFT);
+}
+
 void ivc_pair_beat(struct ivc_region *region, uint32_t slot)
 {
     struct ivc_pair *pair = &region->grants->pairs[slot];
@@ -545,8 +563,9 @@ void ivc_pair_beat(struct ivc_region *region, uint32_t slot)
         return;
     if (pair->mapped)
         look_at_page(region, slot);
-    else if (pair->missed > IVC_MISSED)     /* the last of these may be under way */
-        set_phase(region, slot, IVC_PHASE_LEFT);
+    else if (pair->missed > IVC_MISSED      /* the last of these may be under way */
+             || (is_waited_for(region, slot) && !ivc_grants_has_record(region, slot)))
+        is_gone_unseen(region, slot);
     else
         ivc_store_relaxed(&entry->heartbeat, ivc_load_relaxed(&entry->heartbeat) + 1);
 }

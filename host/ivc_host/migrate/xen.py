@@ -5,6 +5,10 @@ record there away when nothing of it is granted any more. The order lives as lon
 host that renews it, and that as long as its input is open: when this command dies in any way, the
 order is withdrawn, and the processes use memory again.
 
+A process that was killed has left its record behind. While an order stands, those that live note in
+theirs how far they have heard it beat; one that does not for the lease is dead to the host, as it would
+be in a region of any other kind, and its record is removed.
+
 A paravirtual guest cannot move while it runs where Xen has no shadow page tables (Debian's has
 none): with `store`, a folder that both hosts have, it is saved there and restored on the other side.
 """
@@ -32,16 +36,25 @@ from .reach import Done, Reach
 _MOVE_SECONDS = 1800.0
 _LOOK_SECONDS = 60.0
 
-#: Says how many processes are still there, several times a second, until its input ends.
+#: Seconds for which a process that lives does not fail to note a beat.
+_LEASE = 10.0
+
+#: Says which processes are still there and how far they have heard the order beat, "ID:BEAT ...", several
+#: times a second, until its input ends. A line of its input names one that is dead.
 _ORDER = """
 own=/local/domain/$1/data; i=0
 trap 'xenstore-rm $own/ivc-order 2>/dev/null' EXIT
 while :; do
     i=$((i + 1))
     xenstore-write $own/ivc-order "$2 $i" || exit 1
-    xenstore-list $own/ivc 2>/dev/null | wc -l
-    read -t 0.1 _
-    [ $? -gt 128 ] || exit 0
+    xenstore-ls $own/ivc 2>/dev/null | awk '{ printf "%s:%s ", $1, $6 } END { print "" }'
+    read -t 0.1 dead
+    code=$?
+    if [ $code -eq 0 ]; then
+        xenstore-rm $own/ivc/$dead $own/ivc-pairs/$dead 2>/dev/null
+    elif [ $code -le 128 ]; then
+        exit 0
+    fi
 done
 """
 
@@ -92,7 +105,7 @@ async def ordered(at: XenHost, domain: int, limit: float) -> AsyncIterator[float
     assert order.stdin is not None and order.stdout is not None
     reader: asyncio.Task[None] | None = None
     try:
-        left = await _answers(order.stdout, begin + limit)
+        left = await _answers(order, begin + limit)
         if left != 0:
             said = "XenStore does not take it" if left is None else f"{left} did not in {limit:g} s"
             raise MigrateError(f"not all processes let go of their grants: {said}")
@@ -109,21 +122,51 @@ async def ordered(at: XenHost, domain: int, limit: float) -> AsyncIterator[float
             reader.cancel()
 
 
-async def _answers(out: asyncio.StreamReader, end: float) -> int | None:
+class Roll:
+    """The processes of a guest that is asked to leave, by what is said of them again and again."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[str, float]] = {}
+        self._were: int | None = None
+        #: None: nothing was said yet.
+        self.left: int | None = None
+
+    def note(self, line: str, now: float) -> None:
+        """A line of "ID:BEAT ..."."""
+        said = dict(word.split(":", 1) for word in line.split() if ":" in word)
+        self._were, self.left = self.left, len(said)
+        for name, beat in said.items():
+            if self._heard.get(name, ("", 0.0))[0] != beat:
+                self._heard[name] = (beat, now)
+        self._heard = {name: self._heard[name] for name in said}
+
+    def dead(self, now: float) -> list[str]:
+        """Those that have not heard a beat for the lease; each is named once in so long."""
+        found = [name for name, (_, since) in self._heard.items() if now - since >= _LEASE]
+        for name in found:
+            self._heard[name] = (self._heard[name][0], now)
+        return found
+
+    def is_empty(self) -> bool:
+        """Twice: one that was about to join when the order came is there for a moment."""
+        return self.left == 0 and self._were == 0
+
+
+async def _answers(order: asyncio.subprocess.Process, end: float) -> int | None:
     """How many processes are left; None: the order was not given."""
-    left = None
-    while (wait := end - time.monotonic()) > 0:
+    assert order.stdin is not None and order.stdout is not None
+    roll = Roll()
+    while (wait := end - time.monotonic()) > 0 and not roll.is_empty():
         try:
-            line = await asyncio.wait_for(out.readline(), wait)
+            line = await asyncio.wait_for(order.stdout.readline(), wait)
         except TimeoutError:
             break
         if not line:
             return None
-        # One that was about to join when the order came is there for a moment.
-        left, before = int(line), left
-        if left == 0 and before == 0:
-            return 0
-    return left
+        roll.note(line.decode(), time.monotonic())
+        for name in roll.dead(time.monotonic()):
+            order.stdin.write(f"{name}\n".encode())
+    return roll.left
 
 
 async def _drain(out: asyncio.StreamReader) -> None:
