@@ -16,6 +16,12 @@ void fake_grants_make(const char *path);
 /* As which domain, from now on. */
 void fake_grants_be(uint32_t domain);
 
+/* The region `xen` of this process is from now on that of a guest that moves: the symbolic link at `link`, which
+ * stays the caller's, leads to "FILE#DOMAIN", the host's file and the guest's number there.  Where it leads
+ * elsewhere, the guest has moved; where there is none, it is on its way. */
+#define FAKE_GRANTS_MARK '#'
+void fake_grants_follow(const char *link);
+
 /* What is to go wrong in this process: 0, or what the call is to answer. */
 struct fake_faults {
     int open, grant, map, put, watch, port_make, port_join;
@@ -37,5 +43,21 @@ struct fake_left {
     unsigned pages, ports, texts, watches;
 };
 struct fake_left fake_grants_left(void);
+
+/* The same of one host of several, for whoever moves guests between them; kept for good. */
+struct fake_store;
+const struct fake_store *fake_grants_host(const char *path);
+/* Whether nobody holds its lock for so long: a process that was stopped might, for all others. */
+bool fake_host_is_free(const struct fake_store *store, unsigned ms);
+/* What its file holds before that is no memory of grants. */
+uint64_t fake_host_pages_at(void);
+void fake_host_order(const struct fake_store *store, uint32_t domain, unsigned serial, unsigned beat);
+/* Calls `fn` for each record of a member. */
+void fake_host_members(const struct fake_store *store, void (*fn)(void *arg, uint32_t domain, const char *record),
+                       void *arg);
+/* What a process has left there that was killed. */
+void fake_host_drop(const struct fake_store *store, uint32_t domain, uint64_t endpoint_id);
+void fake_host_destroy(const struct fake_store *store, uint32_t domain);
+struct fake_left fake_host_left(const struct fake_store *store);
 
 #endif

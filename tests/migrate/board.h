@@ -87,6 +87,7 @@ struct board {
     uint32_t n_ranks;
     size_t longest;                 /* message */
     unsigned compute_ms;            /* at most, without a call of the library */
+    bool grants;                    /* hosts have grants, and links say where guests are (fake_grants.h) */
     bool ends_allowed;              /* the end of a connection is told, and is no fault */
     bool lends;                     /* rank 0 has memory of its region */
     bool lent_messages;             /* half of all messages lie in such memory, while there is some */

@@ -17,6 +17,14 @@
 
 enum { TOLD_MS = 30000 };       /* docs/network.md: an ended process, if we only wait, 10 s */
 
+static bool grants;             /* hosts have grants instead of a region for all */
+
+static void prepare(struct run_options options)
+{
+    options.grants = grants;
+    stage_prepare(options);
+}
+
 /* ---- answers that do not come */
 
 /* The one who moves, or one of its peers, stands still until the order is withdrawn. */
@@ -25,7 +33,7 @@ static void stand_still(uint32_t stopped)
     enum { ROUNDS = 4 };
     unsigned rolled_back = 0;
 
-    stage_prepare((struct run_options){ .ranks = 3, .guests = 3 });
+    prepare((struct run_options){ .ranks = 3, .guests = 3 });
     run_start(&stage_run);
     for (unsigned round = 0; round < ROUNDS; round++) {
         bool before = round % 2 == 0;
@@ -65,7 +73,7 @@ static void test_peer_stopped(void)
 /* Orders that are withdrawn at every moment: nobody is hurt, and all come back to memory. */
 static void test_withdrawn(void)
 {
-    stage_prepare((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_MIXED });
+    prepare((struct run_options){ .ranks = 3, .guests = 3, .mode = RANK_MIXED });
     run_start(&stage_run);
     for (unsigned round = 0; round < 60; round++) {
         unsigned guest = (unsigned)stage_dice(3);
@@ -105,7 +113,7 @@ static void test_twice(void)
     int status;
     pid_t other;
 
-    stage_prepare((struct run_options){ .ranks = 2, .guests = 2 });
+    prepare((struct run_options){ .ranks = 2, .guests = 2 });
     run_start(&stage_run);
     for (unsigned round = 0; round < 3; round++) {
         stage_await_memory(0, 1);
@@ -122,7 +130,7 @@ static void test_twice(void)
 
 static void test_all_at_once(void)
 {
-    stage_prepare((struct run_options){ .ranks = 4, .guests = 4, .mode = RANK_MIXED });
+    prepare((struct run_options){ .ranks = 4, .guests = 4, .mode = RANK_MIXED });
     run_start(&stage_run);
     for (unsigned round = 0; round < 6; round++) {
         struct host *to = &stage_run.hosts[(round + 1) % 2];
@@ -148,7 +156,7 @@ static void test_old_library(void)
 {
     struct occupant old;
 
-    stage_prepare((struct run_options){ .ranks = 2, .guests = 2 });
+    prepare((struct run_options){ .ranks = 2, .guests = 2 });
     old = (struct occupant){ .region = stage_run.hosts[0].path,
                              .vm = stage_run.guests[0].guest.vm };
     occupant_start(&old);
@@ -172,7 +180,7 @@ static void test_no_room(void)
 {
     struct occupant full;
 
-    stage_prepare((struct run_options){ .ranks = 3, .guests = 3 });
+    prepare((struct run_options){ .ranks = 3, .guests = 3 });
     full = (struct occupant){ .region = stage_run.hosts[2].path, .vm = "stranger", .all = true };
     occupant_start(&full);
     run_start(&stage_run);
@@ -194,7 +202,7 @@ static void test_no_room(void)
 /* Names that lead elsewhere, or nowhere, take no memory from those who have it. */
 static void test_names(void)
 {
-    stage_prepare((struct run_options){ .ranks = 3, .guests = 3 });
+    prepare((struct run_options){ .ranks = 3, .guests = 3 });
     stage_run.names_lie = true;
     run_start(&stage_run);
     stage_await_memory(0, 1);
@@ -254,7 +262,7 @@ static void killed(bool mover, bool kernels)
 {
     enum { RANKS = 4 };
 
-    stage_prepare((struct run_options){ .ranks = RANKS, .guests = RANKS, .mode = RANK_MIXED,
+    prepare((struct run_options){ .ranks = RANKS, .guests = RANKS, .mode = RANK_MIXED,
                                   .ends_allowed = true, .kernels = kernels });
     run_start(&stage_run);
     for (uint32_t dead = 1; dead < RANKS - 1; dead++) {
@@ -288,6 +296,44 @@ static void test_killed_far(void)
     killed(true, true);
 }
 
+/* ---- the same among hosts with grants; each case is a process of its own */
+
+static void test_grants_mover_stopped(void)
+{
+    grants = true;
+    stand_still(0);
+}
+
+static void test_grants_peer_stopped(void)
+{
+    grants = true;
+    stand_still(1);
+}
+
+static void test_grants_withdrawn(void)
+{
+    grants = true;
+    test_withdrawn();
+}
+
+static void test_grants_all_at_once(void)
+{
+    grants = true;
+    test_all_at_once();
+}
+
+static void test_grants_mover_killed(void)
+{
+    grants = true;
+    killed(true, false);
+}
+
+static void test_grants_peer_killed(void)
+{
+    grants = true;
+    killed(false, false);
+}
+
 static const struct check_case cases[] = {
     { "the one that moves is stopped", test_mover_stopped, 240 },
     { "a peer of the one that moves is stopped", test_peer_stopped, 240 },
@@ -300,5 +346,11 @@ static const struct check_case cases[] = {
     { "the one that moves is killed", test_mover_killed, 240 },
     { "a peer of the one that moves is killed", test_peer_killed, 240 },
     { "killed, of another kernel", test_killed_far, 240 },
+    { "grants: the one that moves is stopped", test_grants_mover_stopped, 240 },
+    { "grants: a peer of the one that moves is stopped", test_grants_peer_stopped, 240 },
+    { "grants: orders withdrawn at every moment", test_grants_withdrawn, 240 },
+    { "grants: all ordered at once", test_grants_all_at_once, 240 },
+    { "grants: the one that moves is killed", test_grants_mover_killed, 240 },
+    { "grants: a peer of the one that moves is killed", test_grants_peer_killed, 240 },
 };
 CHECK_MAIN(cases)

@@ -2,6 +2,9 @@
  * Guests and hosts of a migration test, without a hypervisor: a host is a region's file, a guest is
  * a name (IVC_VM) and a symbolic link to the file of the host on which it is (IVC_REGION).  To
  * change the link is to move the device.
+ *
+ * Or a host has grants (tests/fake_grants.h): then the link also says as which domain the guest is there,
+ * which is another one after each move, and orders lie in the host's store.
  */
 #ifndef IVC_TESTS_MIGRATE_GUEST_H
 #define IVC_TESTS_MIGRATE_GUEST_H
@@ -17,16 +20,31 @@
 struct host {
     char path[96];
     struct ivc_region *region;      /* as the one who gives orders sees it; joined by nobody */
+    const struct fake_store *store; /* ... or it has grants, and no region for all */
+    uint32_t domains;               /* numbers given so far */
 };
+
+/* A process of a guest that has been told of an order in a host's store: how far it has heard it beat. */
+struct hearer {
+    uint64_t endpoint_id;           /* 0: nobody */
+    unsigned beat;
+    uint64_t since_ms;              /* ... and that it has not changed since then */
+};
+
+enum { HEARERS = 8 };
 
 struct guest {
     char vm[32], link[96];
     uint64_t id;                    /* what its members carry */
     struct host *host;              /* to which the link leads; NULL: nowhere */
+    uint32_t domain;                /* there, where the host has grants */
 
     struct host *ordered_at;        /* NULL: no order is given */
     struct ivc_order order;
     uint64_t ordered_ns, beaten_ms;
+    uint32_t ordered_as;            /* the domain; where the host has grants */
+    unsigned orders, beats;         /* given; of the one that stands */
+    struct hearer hearers[HEARERS];
 };
 
 /* The identity of a guest that is named by IVC_VM. */
@@ -34,6 +52,8 @@ uint64_t guest_id(const char *vm);
 
 /* Answer as ivc_region_open(). */
 int host_open(struct host *host, const char *path);
+/* The same, for a host with grants. */
+void host_open_grants(struct host *host, const char *path);
 void host_close(struct host *host);
 
 void guest_init(struct guest *guest, const char *vm, const char *link);

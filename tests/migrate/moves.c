@@ -5,11 +5,12 @@
  *   test-migrate-moves [PART OF A CASE'S NAME]
  *   test-migrate-moves --switches N | --seconds S [--seed S] [--ranks R] [--guests G] [--hosts H]
  *                [--mode mixed|communicating|idle|computing] [--longest BYTES] [--compute MS]
- *                [--timeout MS] [--kernels] [--stumbles] [--lent]
+ *                [--timeout MS] [--kernels] [--stumbles] [--lent] [--grants]
  *
  * The second form is one long run.  A switch is a device taken from a guest after all had answered.
  * --kernels: to the others every rank is of another kernel.  --stumbles: ranks are stopped now and
  * then, for less than half a second.  --lent: half of the messages lie in memory of the region.
+ * --grants: hosts have grants instead of a region for all.
  */
 #include "run.h"
 #include "slow.h"
@@ -270,6 +271,54 @@ static void test_together(void)
     run_finish(&run);
 }
 
+/* ---- hosts with grants: what a sender fills is its own, and whoever moves becomes another domain */
+
+static void test_grants(void)
+{
+    prepare((struct run_options){ .ranks = 3, .guests = 3, .grants = true }, 1);
+    run_start(&run);
+    run_await_path(&run, 0, 1, IVC_PATH_MEMORY, 10000);
+    run_await_path(&run, 2, 0, IVC_PATH_MEMORY, 10000);
+    run_for(&run, 1000);
+    run_finish(&run);
+    run_report(&run, "grants, all on one host");
+    CHECK(run_totals(&run).memory_bytes > 0);
+}
+
+static void test_grants_moves(void)
+{
+    moves((struct run_options){ .ranks = 4, .guests = 3, .mode = RANK_MIXED, .switches = 20, .grants = true,
+                                .longest = MIB, .cancels = true, .stumbles = true }, 2, "grants, moves, mixed");
+}
+
+/* Where the work of 2009 failed: the receiver moves, and the sender, who is told by nobody, goes on
+ * writing into what it had shared with it. */
+static void test_grants_stale(void)
+{
+    struct run_totals before;
+
+    prepare((struct run_options){ .ranks = 2, .guests = 2, .mode = RANK_COMMUNICATING, .grants = true,
+                                  .longest = MIB }, 2);
+    run_start(&run);
+    for (unsigned round = 0; round < 6; round++) {
+        bool away = round % 2 == 0;
+
+        run_await_path(&run, 0, 1, IVC_PATH_MEMORY, 10000);
+        CHECK(run_ask(&run, 1));
+        before = run_totals(&run);
+        guest_place(&run.guests[1].guest, NULL);            /* from here on what it had mapped is the past */
+        guest_withdraw(&run.guests[1].guest);
+        run_await_path(&run, 0, 1, IVC_PATH_NETWORK, 10000);
+        CHECK_EQ(run_totals(&run).memory_bytes, before.memory_bytes);
+        guest_place(&run.guests[1].guest, &run.hosts[away]);
+        run_await_path(&run, 0, 1, away ? IVC_PATH_NETWORK : IVC_PATH_MEMORY, 10000);
+        if (away)
+            run_move_guest(&run, 1, &run.hosts[0]);
+    }
+    run_finish(&run);
+    run_report(&run, "grants, the receiver moves");
+}
+
 static const struct check_case cases[] = {
     { "no move: all by memory", test_memory, 240 },
     { "no move: all by network", test_network, 240 },
@@ -282,6 +331,9 @@ static const struct check_case cases[] = {
     { "moves: 8 ranks, 3 hosts", test_moves_many, 240 },
     { "moves: remote at the start", test_comes_later, 240 },
     { "moves: two together", test_together, 240 },
+    { "grants: no move", test_grants, 240 },
+    { "grants: ranks of all kinds", test_grants_moves, 240 },
+    { "grants: the receiver moves, the sender goes on writing", test_grants_stale, 240 },
 };
 
 /* ---- the long run */
@@ -320,7 +372,7 @@ static bool parse(int argc, char **argv)
         { "mode", required_argument, NULL, 'm' }, { "longest", required_argument, NULL, 'l' },
         { "compute", required_argument, NULL, 'c' }, { "timeout", required_argument, NULL, 'i' },
         { "kernels", no_argument, NULL, 'k' }, { "stumbles", no_argument, NULL, 'u' },
-        { "lent", no_argument, NULL, 'e' },
+        { "lent", no_argument, NULL, 'e' }, { "grants", no_argument, NULL, 'x' },
         { 0 },
     };
     struct run_options *options = &wanted.options;
@@ -342,6 +394,7 @@ static bool parse(int argc, char **argv)
         case 'k': options->kernels = true; break;
         case 'u': options->stumbles = true; break;
         case 'e': options->lent_messages = true; break;
+        case 'x': options->grants = true; break;
         case 'm':
             mode = mode_of(optarg);
             if (mode < 0)
@@ -367,7 +420,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: test-migrate-moves [NAME] | --switches N | --seconds S [--seed S]"
                 " [--ranks 2..%d]\n       [--guests 1..%d] [--hosts 1..%d]"
                 " [--mode mixed|communicating|idle|computing]\n       [--longest BYTES]"
-                " [--compute MS] [--timeout MS] [--kernels] [--stumbles]\n",
+                " [--compute MS] [--timeout MS] [--kernels] [--stumbles] [--lent] [--grants]\n",
                 BOARD_RANKS_MAX, RUN_GUESTS_MAX, RUN_HOSTS_MAX);
         return 2;
     }

@@ -5,6 +5,7 @@
 #include "load.h"
 
 #include "check.h"
+#include "fake_grants.h"
 
 #include "base/util.h"
 #include "region/internal.h"
@@ -134,7 +135,9 @@ int rank_run(void *arg)
     };
 
     setenv("IVC_VM", life.place->vm, 1);
-    setenv("IVC_REGION", life.place->link, 1);
+    setenv("IVC_REGION", life.board->grants ? "xen" : life.place->link, 1);
+    if (life.board->grants)
+        fake_grants_follow(life.place->link);
     setenv("FI_TCP_IFACE", "lo", 0);
     life.load = load_open(life.board, task->rank);
     set_state(&life, RANK_READY);

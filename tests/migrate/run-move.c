@@ -2,6 +2,7 @@
 #include "run-internal.h"
 
 #include "check.h"
+#include "fake_grants.h"
 
 #include "base/error.h"
 #include "base/util.h"
@@ -60,6 +61,31 @@ static uint64_t dice(struct run *run, uint64_t sides)
     return check_random(&run->random) % sides;
 }
 
+/* Nobody waits for what a stopped process holds of the host itself. */
+static bool holds_a_host(const struct run *run)
+{
+    for (unsigned i = 0; i < run->n_hosts; i++)
+        if (run->hosts[i].store && !fake_host_is_free(run->hosts[i].store, 100))
+            return true;
+    return false;
+}
+
+void run_stop_rank(struct run *run, uint32_t rank)
+{
+    pid_t pid = run->board->ranks[rank].pid;
+    siginfo_t info;
+
+    for (;;) {
+        CHECK(kill(pid, SIGSTOP) == 0);
+        /* On a busy machine a thread of it may run for a while yet: its helper, which would answer. */
+        CHECK(waitid(P_PID, (id_t)pid, &info, WSTOPPED | WEXITED | WNOWAIT) == 0);
+        if (!holds_a_host(run))
+            return;
+        CHECK(kill(pid, SIGCONT) == 0);
+        ivc_sleep_ms(1);
+    }
+}
+
 /* Stops a rank for a moment: mostly short, never as long as an order may take. */
 static void stumble(struct run *run)
 {
@@ -72,7 +98,7 @@ static void stumble(struct run *run)
         run->stopped = (uint32_t)dice(run, run->options.ranks) + 1;
         run->stopped_until_ms = now + dice(run, dice(run, 400) + 1);
         run->stumbles++;
-        kill(run->board->ranks[run->stopped - 1].pid, SIGSTOP);
+        run_stop_rank(run, run->stopped - 1);
     }
 }
 

@@ -121,7 +121,7 @@ static void look_for_strays(struct run *run)
             const struct host *host = &run->hosts[k];
             uint64_t *since = &run->guests[i].stray_since_ms[k];
 
-            if (!host->region || host == guest->host || host == guest->ordered_at
+            if ((!host->region && !host->store) || host == guest->host || host == guest->ordered_at
                 || guest_members(guest, host) == 0)
                 *since = now;
             CHECK_THAT(run->names_lie || now - *since < run_limit(STRAY_MS),

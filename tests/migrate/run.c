@@ -2,6 +2,7 @@
 #include "run-internal.h"
 
 #include "check.h"
+#include "fake_grants.h"
 
 #include "base/error.h"
 #include "base/util.h"
@@ -39,13 +40,17 @@ void run_prepare(struct run *run, const struct run_options *options, const char 
     run->board->n_ranks = options->ranks;
     run->board->longest = options->longest ? options->longest : 8 << 20;
     run->board->compute_ms = options->compute_ms ? options->compute_ms : 1500;
+    run->board->grants = options->grants;
     run->board->ends_allowed = options->ends_allowed;
     run->board->lends = options->lends;
     run->board->lent_messages = options->lent_messages;
     run->options.timeout_ms = options->timeout_ms ? options->timeout_ms : 5000;
     run->options.patience_ms = options->patience_ms ? options->patience_ms : PATIENCE_MS;
     for (unsigned i = 0; i < n_hosts; i++)
-        CHECK_THAT(host_open(&run->hosts[i], paths[i]) == 0, "%s", ivc_error_text());
+        if (options->grants)
+            host_open_grants(&run->hosts[i], paths[i]);
+        else
+            CHECK_THAT(host_open(&run->hosts[i], paths[i]) == 0, "%s", ivc_error_text());
     for (unsigned i = 0; i < options->guests; i++) {
         /* The last but one of the names that the case removes: "...-3" and so on. */
         snprintf(link, sizeof link, "%.*s%u", (int)strlen(paths[0]) - 1, paths[0], 3 + i);
@@ -247,6 +252,21 @@ static void await_all(struct run *run)
     }
 }
 
+/* All have ended: of grants, which are made of their processes' memory, nothing may be there.  Texts of those that
+ * were killed stay until somebody of their guest comes again, or it moves. */
+static void check_nothing_left(const struct run *run, const struct host *host)
+{
+    struct fake_left left = host->store ? fake_host_left(host->store) : (struct fake_left){ 0 };
+
+    for (uint32_t i = 0; i < run->options.ranks; i++)
+        if (run->may_die[i])
+            left.texts = 0;
+
+    CHECK_THAT(left.pages == 0 && left.ports == 0 && left.texts == 0 && left.watches == 0,
+               "%s: %u pages, %u ports, %u texts, %u watches are left (seed %llu)", host->path, left.pages,
+               left.ports, left.texts, left.watches, (unsigned long long)run->options.seed);
+}
+
 void run_finish(struct run *run)
 {
     ivc_store_release(&run->board->quiet, 1);
@@ -264,6 +284,8 @@ void run_finish(struct run *run)
             run_for(run, 1);
     for (unsigned i = 0; i < run->options.guests; i++)
         guest_withdraw(&run->guests[i].guest);
-    for (unsigned i = 0; i < run->n_hosts; i++)
+    for (unsigned i = 0; i < run->n_hosts; i++) {
+        check_nothing_left(run, &run->hosts[i]);
         host_close(&run->hosts[i]);
+    }
 }

@@ -21,6 +21,7 @@ struct run_options {
     unsigned timeout_ms;            /* of an order */
     unsigned patience_ms;           /* something is under way and nothing comes: a standstill */
     bool ends_allowed, lends, lent_messages;
+    bool grants;                    /* hosts have grants instead of a region for all */
     bool kernels;                   /* every rank in a process id namespace of its own: to others
                                        it is of another kernel, and its silence may be its death */
     /* Random moves: */
@@ -92,6 +93,8 @@ void run_for(struct run *run, unsigned ms);
 uint64_t run_ms(const struct run *run);
 /* One step of all guests' random moves. */
 void run_move(struct run *run);
+/* Returns when all of it stands still. */
+void run_stop_rank(struct run *run, uint32_t rank);
 /* Random moves until the options' number or time. */
 void run_moves(struct run *run);
 

@@ -26,13 +26,10 @@ void stage_prepare_on(struct run_options options, const char *const *paths)
 
 void stage_signal(uint32_t rank, int number)
 {
-    pid_t pid = stage_run.board->ranks[rank].pid;
-    siginfo_t info;
-
-    CHECK(kill(pid, number) == 0);
-    /* On a busy machine a thread of it may run for a while yet: its helper, which would answer. */
     if (number == SIGSTOP)
-        CHECK(waitid(P_PID, (id_t)pid, &info, WSTOPPED | WEXITED | WNOWAIT) == 0);
+        run_stop_rank(&stage_run, rank);
+    else
+        CHECK(kill(stage_run.board->ranks[rank].pid, number) == 0);
 }
 
 void stage_order(unsigned guest)
