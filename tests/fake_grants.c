@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-enum { PAGES = 8192, PORTS = 256, TEXTS = 512, WATCHES = 256, USERS = 64, PATH = 120, TEXT = 1024, FIRST_REF = 8 };
+enum { PAGES = 65536, PORTS = 256, TEXTS = 512, WATCHES = 256, USERS = 64, NEWS = 64, PATH = 120, TEXT = 1024, FIRST_REF = 8 };
 
 struct page {
     pid_t owner;                /* 0: nobody grants it */
@@ -24,6 +24,7 @@ struct port {
     uint32_t listener;
     uint32_t domain, for_domain;
     uint32_t other;             /* the end that has joined; 0: none */
+    bool rung;                  /* and not taken yet */
 };
 struct text {
     bool used;
@@ -35,8 +36,9 @@ struct watch {
     pid_t owner;                /* 0: free */
     uint32_t listener;
     uint32_t of_domain;
-    char path[PATH];
-    struct ivc_grant_news news;
+    char path[PATH], token[16];
+    unsigned n_news;            /* that were not taken yet: the last part of what has changed, each once */
+    char news[NEWS][24];
 };
 
 struct tables {
@@ -145,14 +147,23 @@ static int socket_open(const struct fake_store *store, uint32_t number, const ch
     return fd;
 }
 
-static void tell(const struct fake_store *store, uint32_t number, const char *what, const void *data, size_t size)
+/* It is readable then.  There is no harm when there is no room for more: it is readable already. */
+static void wake(const struct fake_store *store, uint32_t number, const char *what)
 {
     struct sockaddr_un name;
     socklen_t len = socket_name(store, number, what, &name);
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    (void)!sendto(fd, data, size, 0, (struct sockaddr *)&name, len);
+    (void)!sendto(fd, "", 1, 0, (struct sockaddr *)&name, len);
     close(fd);
+}
+
+static void drain(int fd)
+{
+    char byte;
+
+    while (recv(fd, &byte, 1, 0) >= 0)
+        ;
 }
 
 /* ---- what is left of those who have died or have unmapped their pages; under the lock */
@@ -166,8 +177,10 @@ static void ring_port(const struct fake_store *store, uint32_t port)
 {
     uint32_t other = port < PORTS && store->all->ports[port].owner ? store->all->ports[port].other : 0;
 
-    if (other && store->all->ports[other].owner && !fake_faults.deaf)
-        tell(store, store->all->ports[other].listener, "events", &other, sizeof other);
+    if (!other || !store->all->ports[other].owner || fake_faults.deaf)
+        return;
+    store->all->ports[other].rung = true;
+    wake(store, store->all->ports[other].listener, "events");
 }
 
 static void end_page(const struct fake_store *store, uint32_t ref)
@@ -402,7 +415,9 @@ static uint32_t new_port(const struct fake *fake, uint32_t domain, uint32_t othe
         port++;
     if (port == PORTS)
         return 0;
-    store->all->ports[port] = (struct port){ getpid(), fake->number, fake->domain, domain, other };
+    store->all->ports[port] = (struct port){
+        .owner = getpid(), .listener = fake->number, .domain = fake->domain, .for_domain = domain, .other = other,
+    };
     return port;
 }
 
@@ -462,13 +477,20 @@ static int fake_events_fd(void *handle)
 
 static uint32_t fake_event_take(void *handle)
 {
-    const struct fake_store *store = ((const struct fake *)handle)->store;
+    const struct fake *fake = handle;
+    const struct fake_store *store = fake->store;
     uint32_t port = 0;
 
+    drain(fake->events);
     lock(store);
     bury_dead(store);
+    while (port < PORTS && !(store->all->ports[port].owner && store->all->ports[port].listener == fake->number
+                             && store->all->ports[port].rung))
+        port++;
+    if (port < PORTS)
+        store->all->ports[port].rung = false;
     unlock(store);
-    return recv(((const struct fake *)handle)->events, &port, sizeof port, 0) == sizeof port ? port : 0;
+    return port < PORTS ? port : 0;
 }
 
 /* ---- the store, under the lock */
@@ -480,17 +502,27 @@ static bool lies_below(const char *path, const char *above)
     return strncmp(path, above, len) == 0 && (path[len] == '\0' || path[len] == '/');
 }
 
+static void add_news(const struct fake_store *store, struct watch *watch, const char *name)
+{
+    unsigned i = 0;
+
+    while (i < watch->n_news && strcmp(watch->news[i], name) != 0)
+        i++;
+    CHECK(i < NEWS);
+    if (i == watch->n_news)
+        snprintf(watch->news[watch->n_news++], sizeof watch->news[0], "%s", name);
+    wake(store, watch->listener, "news");
+}
+
 static void fire(const struct fake_store *store, uint32_t domain, const char *path)
 {
+    const char *name = strrchr(path, '/');
+
     for (uint32_t i = 0; i < WATCHES; i++) {
         struct watch *watch = &store->all->watches[i];
-        struct ivc_grant_news news = watch->news;
-        const char *name = strrchr(path, '/');
 
-        if (!watch->owner || watch->of_domain != domain || !lies_below(path, watch->path))
-            continue;
-        snprintf(news.name, sizeof news.name, "%s", name ? name + 1 : path);
-        tell(store, watch->listener, "news", &news, sizeof news);
+        if (watch->owner && watch->of_domain == domain && lies_below(path, watch->path))
+            add_news(store, watch, name ? name + 1 : path);
     }
 }
 
@@ -632,8 +664,8 @@ static int fake_watch(void *handle, uint32_t domain, const char *path, const cha
 
         *watch = (struct watch){ .owner = getpid(), .listener = fake->number, .of_domain = domain };
         snprintf(watch->path, sizeof watch->path, "%s", path);
-        snprintf(watch->news.token, sizeof watch->news.token, "%s", token);
-        tell(store, fake->number, "news", &watch->news, sizeof watch->news);
+        snprintf(watch->token, sizeof watch->token, "%s", token);
+        add_news(store, watch, "");
     }
     unlock(store);
     return i < WATCHES ? 0 : -ENOSPC;
@@ -647,7 +679,7 @@ static void fake_unwatch(void *handle, uint32_t domain, const char *path, const 
     lock(store);
     for (uint32_t i = 0; i < WATCHES; i++)
         if (store->all->watches[i].listener == fake->number && store->all->watches[i].of_domain == domain
-            && strcmp(store->all->watches[i].path, path) == 0 && strcmp(store->all->watches[i].news.token, token) == 0)
+            && strcmp(store->all->watches[i].path, path) == 0 && strcmp(store->all->watches[i].token, token) == 0)
             store->all->watches[i].owner = 0;
     unlock(store);
 }
@@ -659,7 +691,23 @@ static int fake_news_fd(void *handle)
 
 static bool fake_news_take(void *handle, struct ivc_grant_news *ret_news)
 {
-    return recv(((const struct fake *)handle)->news, ret_news, sizeof *ret_news, 0) == sizeof *ret_news;
+    const struct fake *fake = handle;
+    const struct fake_store *store = fake->store;
+    uint32_t i = 0;
+
+    drain(fake->news);
+    lock(store);
+    while (i < WATCHES && !(store->all->watches[i].owner && store->all->watches[i].listener == fake->number
+                            && store->all->watches[i].n_news))
+        i++;
+    if (i < WATCHES) {
+        struct watch *watch = &store->all->watches[i];
+
+        snprintf(ret_news->token, sizeof ret_news->token, "%s", watch->token);
+        snprintf(ret_news->name, sizeof ret_news->name, "%s", watch->news[--watch->n_news]);
+    }
+    unlock(store);
+    return i < WATCHES;
 }
 
 static const struct ivc_grant_backend backend = {

@@ -17,6 +17,7 @@ struct ivc_pair {
     struct ivc_share own;       /* our pair page for it */
     ivc_atomic_u64 own_page;    /* its address; 0: none (read without the lock) */
     bool mapped;                /* its pair page is */
+    bool met;                   /* ... and it has mapped ours, as we know */
     bool watched;               /* in the store */
     bool told;                  /* our page is, in the store */
     ivc_atomic_u32 port;        /* our end of the event channel; 0: none (read without the lock) */

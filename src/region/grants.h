@@ -35,7 +35,7 @@ struct ivc_pair_page {
     uint32_t for_generation;    /* of the peer */
     ivc_atomic_u32 state;       /* enum ivc_pair_state */
     ivc_atomic_u32 alive;       /* 1; its first byte is cleared when the owner's process ends */
-    ivc_atomic_u32 mapped;      /* 1: the owner has mapped the peer's page */
+    ivc_atomic_u32 mapped;      /* 1: the owner has mapped the peer's page; before, the two lines count for nothing */
     uint8_t pad[36];
     struct ivc_layout_link link;
     ivc_atomic_u64 watched;     /* 1: the owner looks at the peer's ring by itself */

@@ -216,14 +216,14 @@ static bool we_make_port(const struct ivc_region *region, uint32_t slot)
     return region->self.endpoint_id < ivc_region_slot(region, slot)->endpoint_id;
 }
 
-/* Then the peer need not tell where its page is any more. */
+/* Then the peer need not tell where its page is any more, and may read what we send. */
 static void say_mapped(struct ivc_region *region, uint32_t slot)
 {
     struct ivc_pair_page *own = own_page(region, slot);
 
-    /* Relaxed: nothing goes with it. */
+    /* Release: pairs with the acquire in ivc_grants_link(); whatever of it we read comes later. */
     if (own && region->grants->pairs[slot].mapped)
-        ivc_store_relaxed(&own->mapped, 1);
+        ivc_store_release(&own->mapped, 1);
 }
 
 static int make_page(struct ivc_region *region, uint32_t slot, uint32_t *ret_ref)
@@ -412,6 +412,7 @@ static void map_page(struct ivc_region *region, uint32_t slot, uint32_t ref, uin
     }
     pair->mapped = true;
     say_mapped(region, slot);
+    ring(grants, slot);         /* it may have waited for that */
     unwatch(region, slot);      /* the store has so many watches for a guest */
     ivc_inbox_rung(region, slot, false);
 }
@@ -520,8 +521,11 @@ static void look_at_page(struct ivc_region *region, uint32_t slot)
     if (heartbeat != pair->heartbeat_seen)
         ivc_store_relaxed(&entry->heartbeat, ivc_load_relaxed(&entry->heartbeat) + 1);
     pair->heartbeat_seen = heartbeat;
-    if (ivc_load_relaxed(&peer->mapped))
+    if (ivc_load_relaxed(&peer->mapped) && !pair->met) {
+        pair->met = true;
         tell_no_more(region, slot);
+        ivc_pair_rung(region, slot);        /* what it had sent before could not be read */
+    }
     /* An event that was lost costs one beat. */
     if (own && ivc_load_relaxed(&peer->rung) != ivc_load_relaxed(&own->seen))
         ivc_pair_rung(region, slot);
@@ -618,7 +622,12 @@ struct ivc_layout_link *ivc_grants_own_link(const struct ivc_region *region, uin
 const struct ivc_layout_link *ivc_grants_link(const struct ivc_region *region, uint32_t owner,
                                               uint32_t slot)
 {
+    const struct ivc_pair_page *peer = peer_page(region, owner);
+
     if (owner == region->self.slot)
         return ivc_grants_own_link(region, slot);
-    return slot == region->self.slot ? &peer_page(region, owner)->link : NULL;
+    /* Acquire: pairs with the release in say_mapped().  Who has not mapped our page has no line of ours, so there
+     * is nothing between us yet: else we could read what it sends and be gone before it had seen us, and it would
+     * send all of that once more, by network. */
+    return slot == region->self.slot && ivc_load_acquire(&peer->mapped) ? &peer->link : NULL;
 }

@@ -250,8 +250,8 @@ size_t ivc_region_lent_pieces(const struct ivc_region *region);
  * the application had written there is no more. */
 uint64_t ivc_region_lent_lost(void);
 
-/* The line on which we tell `slot` what it must know, and its line for us (NULL: none yet).  Ours is
- * there once it was made: IVC_E_NOSPACE when the region is full. */
+/* The line on which we tell `slot` what it must know, and its line for us (NULL: none yet; where pages are granted
+ * also: it has not seen ours).  Ours is there once it was made: IVC_E_NOSPACE when the region is full. */
 int ivc_region_make_link(struct ivc_region *region, uint32_t slot);
 /* Takes the memory for the lines of `n` neighbouring slots, wherever they will be. */
 int ivc_region_reserve_links(struct ivc_region *region, uint32_t n);
