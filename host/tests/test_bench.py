@@ -32,6 +32,7 @@ from ivc_host.bench import (
     programs,
     report,
     wake,
+    xen,
 )
 from ivc_host.bench.compare import Ratio, Sample, Session, ratio
 from ivc_host.bench.floor import Floor
@@ -230,6 +231,71 @@ def test_bounds_of_many_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     unmeasured = many.judge(many.BOUNDS, 3, lambda text: None)
     assert {one.outcome for one in unmeasured} == {gate.UNMEASURED}
     assert "no room" in many.line(unmeasured[0])
+
+
+XL_LIST = """\
+Name                                        ID   Mem VCPUs\tState\tTime(s)
+Domain-0                                     0   544     2     r-----     132.2
+g1                                           1   256     1     -b----      42.4
+g2                                           2   256     1     -b----      22.0
+"""
+
+
+def test_processor_time_of_domains_is_read() -> None:
+    assert xen.domain_seconds(XL_LIST) == {"Domain-0": 132.2, "g1": 42.4, "g2": 22.0}
+    with pytest.raises(programs.BenchError, match="cannot be read"):
+        xen.domain_seconds(XL_LIST.replace("42.4", "-"))
+    with pytest.raises(programs.BenchError, match="does not name dom0"):
+        xen.domain_seconds("")
+
+
+def test_processor_time_is_what_a_long_run_took_more_than_a_short_and_an_idle_one() -> None:
+    long = xen.Use({"g1": 9.0, "Domain-0": 5.0, "g2": 0.1}, 14.0)
+    more = long.beyond(xen.Use({"g1": 1.0, "Domain-0": 4.0, "g2": 0.1}, 4.0))
+    idle = xen.Use({"g1": 0.5, "Domain-0": 1.0, "g2": 0.5}, 5.0)
+    assert more.less_idle(idle) == pytest.approx({"g1": 7.0, "Domain-0": 0.0, "g2": 0.0})
+    assert more.less_idle(xen.Use({}, 0.0)) == more.seconds
+
+
+def test_a_fast_stream_is_looked_at_for_more_rounds() -> None:
+    assert [xen.rounds_for(rate) for rate in (0.01, 67.2, 1000.0, 50000.0)] == [2, 5, 50, 50]
+
+
+def xen_sample(side: str, number: int, latency_us: float, stream: float) -> Sample:
+    used = {"g1": 1.0 + number, "g2": 2.0, "Domain-0": 0.25}
+    return Sample(side, number, NEAR, NEAR, [
+        record(typical_us=latency_us), record("bandwidth", 1 << 20, MB_s=stream),
+        {"test": "processor", "bytes": 1 << 20, "seconds_per_GB": used},
+    ], "near")  # fmt: skip
+
+
+def test_xen_is_judged_round_by_round_and_shown() -> None:
+    session = session_with([NEAR])
+    for number, (ours, theirs) in enumerate(((0.5, 20.0), (1.0, 10.0), (0.5, 10.0))):
+        session.samples.append(xen_sample(xen.LIBIVC, number, ours, 900.0))
+        session.samples.append(xen_sample(xen.VCHAN, number, theirs, 1000.0))
+    results = xen.Results(session, ("g1", "g2", "Domain-0"))
+    found = {one.target.key: one for one in results.verdicts()}
+    assert found["xen-latency"].outcome == gate.PASSED
+    latency = found["xen-latency"].ratio
+    assert latency is not None
+    assert (latency.median, latency.low, latency.high) == (0.05, 0.025, 0.1)
+    assert found["xen-stream"].outcome == gate.FAILED
+    assert found["xen-look-stream"].outcome == gate.UNMEASURED
+    assert results.processor(xen.LIBIVC) == {"g1": 2.0, "g2": 2.0, "Domain-0": 0.25}
+    tables = report.xen_tables(results)
+    assert [len(table.rows) for table in tables] == [len(xen.SIZES), len(xen.SIZES), 2]
+    assert list(tables[0].columns[1].cells) == ["500 ns", "-", "-", "-", "-"]
+    assert list(tables[2].columns[4].cells) == ["4.25", "4.25"]
+    assert json.dumps(results.as_dict())
+
+
+def test_a_plot_of_xen_is_drawn(tmp_path: Path) -> None:
+    session = session_with([NEAR])
+    session.samples.append(xen_sample(xen.LIBIVC, 0, 0.5, 900.0))
+    file = tmp_path / "xen.png"
+    xen.draw(file, xen.Results(session, ("g1", "g2", "Domain-0")), "title")
+    assert file.read_bytes().startswith(b"\x89PNG")
 
 
 LAMMPS_OUTPUT = """\
@@ -496,6 +562,15 @@ def test_apps_writes_table_file_and_plot(tmp_path: Path) -> None:
     assert not list(Path("/dev/shm").glob("ivc-bench-*"))
 
 
+def test_vchan_explains_itself_and_refuses_nonsense() -> None:
+    program = built("bench_vchan")
+    helped = answer([program, "--help"])
+    assert helped.returncode == 0 and helped.stdout.startswith("Usage: bench_vchan")
+    for words in ([], ["--role", "host"], ["--wait", "sleep"], ["--ring", "2M"], ["--domain", "x"]):
+        bad = answer([program, *words])
+        assert bad.returncode == 2 and bad.stderr.startswith("Usage:")
+
+
 @pytest.mark.parametrize("name", ["bench_floor", "bench_libivc", "bench_wake"])
 def test_programs_explain_themselves_and_refuse_nonsense(name: str) -> None:
     program = built(name)
@@ -597,6 +672,9 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         (["gate", "--only", "moon"], "no target named 'moon'"),
         (["many", "--output", "/nonexistent/x"], "no folder /nonexistent"),
         (["wake", "--output", "/nonexistent/x"], "no folder /nonexistent"),
+        (["xen", "--output", "/nonexistent/x"], "no folder /nonexistent"),
+        (["xen", "--hypervisor", "uml"], "guests of uml"),
+        (["xen", "--lab", "nosuchlab"], "no lab named nosuchlab"),
         (["apps", "--only", "tetris"], "no program named 'tetris'"),
         (["apps", "--guests", "3"], "3 guests"),
         (["apps", "--sides", "guests-ivc"], "native first"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,7 +15,21 @@ from rich.console import Console
 
 from ..errors import UsageError
 from ..lab import lab as labs
-from . import apps, floor, gate, machine, many, moves, places, processors, report, summary, wake, words
+from . import (
+    apps,
+    floor,
+    gate,
+    machine,
+    many,
+    moves,
+    places,
+    processors,
+    report,
+    summary,
+    wake,
+    words,
+    xen,
+)
 from .compare import Session, Side
 from .moves import LIMITS
 from .places import PATHS, Guests, Host, Place
@@ -32,6 +47,7 @@ _KEYS = tuple(one.key for one in (*TARGETS, *LIMITS, *many.BOUNDS))
 _GROUPS = tuple(dict.fromkeys(key.split("-")[0] for key in _KEYS))
 _MANY_ROUNDS = 3
 _WAKE_ROUNDS = 3
+_XEN_ROUNDS = 3
 _QUICK_SIZES = "0,8,64,1K,8K,64K,1M,4M"
 
 Cpus = Annotated[
@@ -258,6 +274,50 @@ def wake_command(
         wake.draw(path, records, machine.line(described))
 
     console.print(_files(output, "ivc-wake-1", described, data, draw))
+
+
+@app.command("xen")
+def xen_command(
+    lab: Annotated[
+        str | None, typer.Option(help="Measure in this lab instead of bringing one up.")
+    ] = None,
+    hypervisor: Annotated[str, typer.Option(help="Kind of guests: xen or xen-pvh.")] = "xen",
+    rounds: Annotated[int, typer.Option(min=1, help="How often the sides take turns.")] = _XEN_ROUNDS,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a sample.")] = 1.0,
+    output: Annotated[
+        Path, typer.Option(help="Where to write: this name with .json and .png.")
+    ] = Path("ivc-xen"),
+) -> None:
+    """Two guests of Xen: libivc against libxenvchan, Open MPI's paths, and the processor time of each."""
+    if not hypervisor.startswith("xen"):
+        raise UsageError(f"guests of {hypervisor}", hint="choose --hypervisor xen or xen-pvh")
+    _check_folder(output)
+    given = labs.attach(lab) if lab else None
+    xen.require()
+    console = Console(highlight=False, soft_wrap=True)
+    with ExitStack() as stack:  # takes the guests down
+        steps = stack.enter_context(Steps(rounds * len(xen.SIDES)))
+        if given:
+            found = given
+        else:
+            steps.step("bringing up two guests of Xen")
+            found = stack.enter_context(
+                labs.up(f"xen-{os.getpid()}", 2, hypervisor, region_size=None, progress=steps)
+            )
+        results = xen.compare(found, rounds, seconds, steps)
+        guests = found.guest_description()
+    for table in report.xen_tables(results):
+        console.print(table)
+    for verdict in results.verdicts():
+        console.print(report.verdict_line(verdict), style=report.style(verdict.outcome))
+    console.print(f"guests: {guests}")
+    described = machine.describe()
+    data = {"guests": guests, "rounds": rounds, "seconds": seconds, **results.as_dict()}
+
+    def draw(path: Path) -> None:
+        xen.draw(path, results, f"{guests}\n{machine.line(described)}")
+
+    console.print(_files(output, "ivc-xen-1", described, data, draw))
 
 
 @app.command("gate")

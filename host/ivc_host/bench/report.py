@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from . import apps, gate, wake
+from . import apps, gate, wake, xen
 from .compare import Sample, ratio
 from .gate import Verdict
 from .programs import Record
@@ -122,6 +122,38 @@ def wake_table(records: Sequence[Record]) -> Table:
         )
         before = name
     return out
+
+
+def _megabytes_text(megabytes_s: float) -> str:
+    return f"{megabytes_s:.0f}" if megabytes_s >= 100 else f"{megabytes_s:.3g}"
+
+
+def xen_tables(results: xen.Results) -> list[Table]:
+    """Latency and stream, a row per size; then the processor time of the longest, a row per side."""
+    found = []
+    for test, title, metric, text in (
+        ("latency", "Latency, one way", "typical_us", time_text),
+        ("bandwidth", "Stream, one way, MB/s", "MB_s", _megabytes_text),
+    ):
+        out = Table(title=title)
+        out.add_column("size", justify="right")
+        for side in xen.SIDES:
+            out.add_column(side, justify="right", no_wrap=True)
+        for size in xen.SIZES:
+            cells = [results.row(side, test, size) for side in xen.SIDES]
+            out.add_row(size_text(size), *(text(row.figures[metric]) if row else "-" for row in cells))
+        found.append(out)
+    caption = "; ".join(f"{side}: {label}" for side, label in xen.LABELS.items() if side != label)
+    out = Table(title="Processor time of a 1 MiB stream, seconds per GB", caption=caption)
+    out.add_column("side")
+    for domain in (*results.domains, "together"):
+        out.add_column(domain, justify="right")
+    for side in xen.SIDES:
+        used = results.processor(side)
+        if used:
+            each = [used.get(domain, 0.0) for domain in results.domains]
+            out.add_row(side, *(f"{seconds:.2f}" for seconds in (*each, sum(each))))
+    return [*found, out]
 
 
 def state_line(samples: Sequence[Sample]) -> str:

@@ -224,6 +224,8 @@ def _guest_config(guest: GuestSpec, type: str) -> str:
         "extra": _KERNEL_LINE,
         "memory": guest.memory_mb,
         "vcpus": 1,
+        # A second one can be given while it runs (`xl vcpu-set`): benchmarks put two processes into one.
+        "maxvcpus": 2,
         # Dom0's own disks, in the same order.
         "disk": [
             f"format=raw,vdev={_disk(n)},access=ro,backendtype=phy,script=lab-block,"
