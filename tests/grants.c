@@ -2,6 +2,8 @@
  *   grants                        the cases below
  *   grants serve N                the peer of the next one, on the region that is found: until N have come and gone
  *   grants connect N              comes, sends, is answered and leaves, N times
+ *   grants witness 1              the peer of the next one: ends when that is gone, and it was not asked to go
+ *   grants hold 1                 comes, sends, is answered, and stays
  *
  * What regions made of grants do and windows do not, on grants made of a file (fake_grants.h): what is left
  * when all is over, orders that come by the store, and everything that a peer, a store or a kernel can refuse.
@@ -540,6 +542,7 @@ static void test_moved_without_a_word(void)
 enum { SERVER = 1000, CLIENT = 1001 };
 
 static unsigned answered, gone;
+static bool may_die;
 static struct ivc_endpoint *serving;
 
 static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
@@ -553,7 +556,9 @@ static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
 static void on_gone(void *arg, struct ivc_peer *peer, const char *reason)
 {
     (void)arg, (void)peer;
-    CHECK_THAT(reason == NULL, "%s", reason);
+    CHECK_THAT((reason != NULL) == may_die, "%s", reason ? reason : "it left in order");
+    if (reason)
+        printf("# %s\n", reason);
     gone++;
 }
 
@@ -579,7 +584,7 @@ static void serve(unsigned n)
     ivc_endpoint_free(serving);
 }
 
-static void connect_once(void)
+static struct ivc_endpoint *connect_and_stay(void)
 {
     struct ivc_endpoint *endpoint = endpoint_of(CLIENT);
     struct ivc_member server = find(ivc_endpoint_region(endpoint), SERVER);
@@ -597,7 +602,12 @@ static void connect_once(void)
         if (ivc_endpoint_progress(endpoint) == 0)
             sched_yield();
     }
-    ivc_endpoint_free(endpoint);
+    return endpoint;
+}
+
+static void connect_once(void)
+{
+    ivc_endpoint_free(connect_and_stay());
 }
 
 static int connect_often(void *arg)
@@ -647,10 +657,16 @@ int main(int argc, char **argv)
 {
     unsigned n = argc == 3 ? (unsigned)atoi(argv[2]) : 0;
 
-    if (n > 0 && strcmp(argv[1], "serve") == 0) {
+    may_die = argc == 3 && strcmp(argv[1], "witness") == 0;
+    if (n > 0 && (may_die || strcmp(argv[1], "serve") == 0)) {
         serve(n);
         printf("ok 1 - %u have come and gone\n1..1\n", n);
         return 0;
+    }
+    if (n > 0 && strcmp(argv[1], "hold") == 0) {
+        (void)connect_and_stay();
+        for (;;)
+            pause();
     }
     if (n > 0 && strcmp(argv[1], "connect") == 0) {
         for (unsigned i = 0; i < n; i++)

@@ -26,7 +26,7 @@ bool ivc_crowd_waits(struct ivc_crowd *crowd)
 {
     if (crowd->idle % TURNS_PER_LOOK == 0 || crowd->yields == 1)
         look(crowd);
-    if (crowd->yields == 0 || (int64_t)(crowd->ours_until - ivc_cycles()) > 0)
+    if (crowd->yields == 0 || ivc_cycles() - crowd->given_at < crowd->ours_for)
         return false;
     crowd->yields--;
     return true;
@@ -39,5 +39,6 @@ void ivc_crowd_give_way(struct ivc_crowd *crowd, uint64_t long_cycles)
     sched_yield();
     now = ivc_cycles();
     crowd->given += now - start;
-    crowd->ours_until = long_cycles > 0 && now - start > long_cycles ? now + (now - start) / OUR_PART : now;
+    crowd->given_at = now;
+    crowd->ours_for = long_cycles > 0 && now - start > long_cycles ? (now - start) / OUR_PART : 0;
 }

@@ -116,6 +116,10 @@ static inline uint64_t ivc_cycles(void)
 #endif
 }
 
+/* Whether reading it takes a microsecond and more, because a hypervisor answers: Xen does, where the processor's own
+ * counter cannot be relied on or the guest came from a host where it runs at another rate. */
+bool ivc_cycles_are_dear(void);
+
 /* The first line of a small file (sysfs, procfs) without its newline; negative errno. */
 int ivc_read_line(const char *path, char *ret_line, size_t size);
 

@@ -120,7 +120,9 @@ struct ivc_endpoint {
     struct ivc_network *network;    /* NULL: none */
     bool network_busy;              /* the last look at it found something */
     uint64_t network_cost;          /* what a look costs, in ivc_cycles() */
-    uint64_t network_due;           /* ivc_cycles() of the next look */
+    bool untimed;                   /* copies are not timed: a look at the clock would take as long */
+    uint64_t network_looked;        /* the ivc_cycles() of the last look */
+    uint64_t network_pause;         /* after it, till the next */
     ivc_atomic_u32 network_woke;    /* its descriptor has woken somebody: look at once */
     ivc_atomic_u32 network_lies;    /* times in a row that it has woken somebody for nothing */
     uint32_t n_remotes;             /* peers on the network path, ever */

@@ -111,7 +111,7 @@ static __attribute__((noinline)) bool deliver_shared(struct ivc_endpoint *endpoi
                                                      struct ivc_peer *peer,
                                                      const struct ivc_packet *packet)
 {
-    bool timed = packet->body_len >= IVC_FILL_LEAST;    /* 15 ns each: not for short ones */
+    bool timed = packet->body_len >= IVC_FILL_LEAST && !endpoint->untimed;  /* 15 ns each: not for short ones */
     uint64_t start = timed ? ivc_cycles() : 0;
     enum ivc_body body;
 

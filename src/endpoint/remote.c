@@ -406,7 +406,8 @@ static void plan_next_look(struct ivc_endpoint *endpoint, uint64_t start, uint64
     uint64_t cost = IVC_MIN(end - start, 2 * endpoint->network_cost + LOOK_CYCLES_MIN);
 
     endpoint->network_cost = cost;
-    endpoint->network_due = end + cost * (endpoint->n_remotes > 0 ? 16 : 256);
+    endpoint->network_looked = end;
+    endpoint->network_pause = cost * (endpoint->n_remotes > 0 ? 16 : 256);
 }
 
 /*
@@ -443,14 +444,15 @@ int ivc_remote_poll(struct ivc_endpoint *endpoint)
     start = memory ? ivc_cycles() : 0;
     /* Relaxed: a hint; whoever set it calls progress until we have looked. */
     woke = ivc_load_relaxed(&endpoint->network_woke);
-    if (memory && start < endpoint->network_due && !woke)
+    /* (Where the counter jumps back, as in a guest that has moved, that is a long time, and we look.) */
+    if (memory && start - endpoint->network_looked < endpoint->network_pause && !woke)
         return 0;
     if (woke)
         ivc_store_relaxed(&endpoint->network_woke, 0);
     n = ivc_network_progress(endpoint->network);
     count_lies(endpoint, woke, n);
     endpoint->network_busy = n > 0;
-    endpoint->network_due = 0;
+    endpoint->network_pause = 0;
     if (n == 0)
         ivc_crowd_long_turn(&endpoint->crowd);
     if (memory && n == 0)

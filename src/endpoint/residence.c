@@ -210,6 +210,7 @@ void ivc_residence_move_in(struct ivc_endpoint *endpoint, const struct ivc_resid
 
     endpoint->home = *residence;
     endpoint->home.number = number;
+    endpoint->untimed = ivc_cycles_are_dear();      /* here: it may be another host */
     endpoint->ready_summary = ivc_region_ready_summary(residence->region);
     describe(endpoint, &residence->info);
     ivc_trace_event(endpoint, "arrived", endpoint->description);

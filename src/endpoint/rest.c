@@ -68,7 +68,7 @@ static void see_jump(struct ivc_rest *rest, const struct ivc_crowd *crowd, uint6
     rest->since += step;        /* nobody waited meanwhile */
     if (rest->looks >= LOOKS_IN_A_ROW && crowd->yields == 0) {
         if (now - rest->jumped < JUMPS_WITHIN_US * rest->cycles_per_us)
-            rest->crowded_until = now + CROWDED_FOR_US * rest->cycles_per_us;
+            rest->crowded_since = now;
         rest->jumped = now;
     }
     rest->looks = 0;
@@ -90,7 +90,7 @@ static uint64_t spin_cycles(const struct ivc_rest *rest, const struct ivc_crowd 
 {
     if (rest->spin_ns != IVC_REST_ADAPTIVE)
         return rest->spin_ns * rest->cycles_per_us / 1000;
-    if (crowd->yields == 0 && (int64_t)(rest->crowded_until - now) > 0)
+    if (crowd->yields == 0 && now - rest->crowded_since < CROWDED_FOR_US * rest->cycles_per_us)
         return SPIN_CROWDED_US * rest->cycles_per_us;
     return SPIN_US * rest->cycles_per_us;
 }

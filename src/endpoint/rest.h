@@ -35,7 +35,7 @@ struct ivc_rest {
     uint32_t work;          /* how much the caller seems to do between its turns */
     uint32_t looks;         /* one after the other, of a wait, since the clock has jumped */
     uint64_t jumped;        /* when it did */
-    uint64_t crowded_until;
+    uint64_t crowded_since;
     uint64_t looked_ns;     /* when neighbours were looked for, and what was found: */
     enum ivc_neighbours { IVC_NEIGHBOURS_NONE, IVC_NEIGHBOURS_OF_OURS, IVC_NEIGHBOURS_SILENT } neighbours;
     uint64_t late_ns;       /* by how much the last sleep was longer than it should have been */

@@ -177,7 +177,7 @@ static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
     ret_buffer->residence = home->number;
     ret_buffer->data = ivc_pool_memory(pool, ret_buffer->chunk, &share, &offset);
     ret_buffer->size = pool->chunk_size;
-    ret_buffer->since = ivc_cycles();
+    ret_buffer->since = endpoint->untimed ? 0 : ivc_cycles();
     home->buffers_out++;
     return 0;
 }
@@ -303,7 +303,7 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     } else if (r == 0 && network) {
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
     } else {
-        if (r == 0 && len >= IVC_FILL_LEAST)
+        if (r == 0 && len >= IVC_FILL_LEAST && !endpoint->untimed)
             ivc_tx_note_filling(&peer->tx, ivc_cycles() - buffer->since, (uint32_t)len);
         if (r == 0)
             r = send_chunk(endpoint, peer, tag, buffer->chunk, len);

@@ -17,6 +17,8 @@ from . import programs
 from .programs import BenchError
 
 _QUESTIONS = 20
+#: A guest that has just been moved, on a busy machine, may take longer than ssh waits.
+_TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,18 @@ class Clock:
 
 
 def guest_clock(lab: Lab, guest: str) -> Clock:
-    """Ask a guest for the time; a shell answers, because to start a program takes too long."""
+    """Ask a guest for the time."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return _ask(lab, guest)
+        except LabError:
+            if left == 0:
+                raise
+    raise AssertionError
+
+
+def _ask(lab: Lab, guest: str) -> Clock:
+    """A shell answers, because to start a program takes too long."""
     line = "bash -c 'while read -r word; do echo $EPOCHREALTIME; done'"
     best = Clock(0.0, float("inf"))
     with subprocess.Popen(
@@ -49,9 +62,13 @@ def guest_clock(lab: Lab, guest: str) -> Clock:
         assert shell.stdin is not None and shell.stdout is not None
         for _ in range(_QUESTIONS):
             before = time.time()
-            shell.stdin.write("?\n")
-            shell.stdin.flush()
-            shown = shell.stdout.readline()
+            try:
+                shell.stdin.write("?\n")
+                shell.stdin.flush()
+            except BrokenPipeError:  # ssh has ended
+                shown = ""
+            else:
+                shown = shell.stdout.readline()
             after = time.time()
             if not shown:
                 raise LabError(f"guest {guest} of lab {lab.name} does not tell the time")
