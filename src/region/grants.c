@@ -454,9 +454,9 @@ static void clean_name(void *arg, const char *name)
     char path[IVC_GRANT_PATH];
 
     snprintf(path, sizeof path, "ivc/%.16s", name);
-    if (grants->backend->get(grants->handle, grants->domain, path, &text) < 0
-        || (read_record(text, &record) == 0
-            && (!ivc_member_same_kernel(region, &record) || ivc_member_process_exists(&record))))
+    /* What cannot be read may be another version's, or about to be written. */
+    if (grants->backend->get(grants->handle, grants->domain, path, &text) < 0 || read_record(text, &record) < 0
+        || !ivc_member_same_kernel(region, &record) || ivc_member_process_exists(&record))
         return;
     grants->backend->drop(grants->handle, path);
     snprintf(path, sizeof path, "ivc-pairs/%.16s", name);

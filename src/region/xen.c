@@ -342,18 +342,19 @@ static int xen_put(void *handle, const char *path, const char *text, uint32_t re
 {
     const struct xen *xen = handle;
     const struct store *store = &xen->store;
+    bool for_all = reader == IVC_GRANT_ALL;
     struct xs_permissions perms[2] = {
-        { xen->domain, reader == IVC_GRANT_ALL ? XS_PERM_READ : XS_PERM_NONE },
-        { reader, XS_PERM_READ },
+        { xen->domain, for_all ? XS_PERM_READ : XS_PERM_NONE }, { reader, XS_PERM_READ },
     };
-    unsigned n = reader == IVC_GRANT_ALL || reader == xen->domain ? 1 : 2;
+    unsigned n = for_all || reader == xen->domain ? 1 : 2, len = (unsigned)strlen(text);
     char full[STORE_PATH];
 
     path_of(xen->domain, path, full);
-    /* Empty first: what it inherits may let others read it. */
-    if (store->write(store->handle, 0, full, "", 0)
+    /* What one may read is empty first: what it inherits may let others read it.  What all may read is whole from
+     * the first moment. */
+    if (store->write(store->handle, 0, full, text, for_all ? len : 0)
         && store->set_permissions(store->handle, 0, full, perms, n)
-        && store->write(store->handle, 0, full, text, (unsigned)strlen(text)))
+        && (for_all || store->write(store->handle, 0, full, text, len)))
         return 0;
     return ivc_error_set(-errno, "region xen: XenStore does not take %s: %s%s", full, strerror(errno),
                          errno == ENOSPC || errno == E2BIG ? "; this guest has as many entries there as it may "
