@@ -505,6 +505,14 @@ static void set_phase(struct ivc_region *region, uint32_t slot, enum ivc_phase p
         (void)ivc_cas(&entry->state, state, ivc_layout_state(ivc_layout_generation(state), phase));
 }
 
+static void set_moved(struct ivc_region *region, uint32_t slot)
+{
+    struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+
+    ivc_store_relaxed(&entry->features, ivc_load_relaxed(&entry->features) | IVC_FEATURE_MOVED);
+    set_phase(region, slot, IVC_PHASE_LEFT);
+}
+
 /* What the peer's page says of its owner, into the directory. */
 static void look_at_page(struct ivc_region *region, uint32_t slot)
 {
@@ -530,8 +538,8 @@ static void look_at_page(struct ivc_region *region, uint32_t slot)
     if (own && ivc_load_relaxed(&peer->rung) != ivc_load_relaxed(&own->seen))
         ivc_pair_rung(region, slot);
     if (state == IVC_PAIR_MOVED)
-        ivc_store_relaxed(&entry->features, ivc_load_relaxed(&entry->features) | IVC_FEATURE_MOVED);
-    if (state == IVC_PAIR_MOVED || state == IVC_PAIR_LEFT)
+        set_moved(region, slot);
+    else if (state == IVC_PAIR_LEFT)
         set_phase(region, slot, IVC_PHASE_LEFT);
     else if (alive == 0)
         set_phase(region, slot, IVC_PHASE_DEAD);
@@ -543,16 +551,6 @@ static bool is_waited_for(const struct ivc_region *region, uint32_t slot)
     const struct ivc_pair_page *own = own_page(region, slot);
 
     return own && ivc_load_relaxed(&own->link.suspended) == IVC_LINK_IS_SUSPENDED;
-}
-
-/* Of whom we had no page: it has left or died, we cannot tell.  It read nothing of ours, and can be elsewhere, as
- * one who has moved: if it is, the network leads there, and else tells. */
-static void is_gone_unseen(struct ivc_region *region, uint32_t slot)
-{
-    struct ivc_layout_member *entry = ivc_region_slot(region, slot);
-
-    ivc_store_relaxed(&entry->features, ivc_load_relaxed(&entry->features) | IVC_FEATURE_MOVED);
-    set_phase(region, slot, IVC_PHASE_LEFT);
 }
 
 void ivc_pair_beat(struct ivc_region *region, uint32_t slot)
@@ -569,7 +567,9 @@ void ivc_pair_beat(struct ivc_region *region, uint32_t slot)
         look_at_page(region, slot);
     else if (pair->missed > IVC_MISSED      /* the last of these may be under way */
              || (is_waited_for(region, slot) && !ivc_grants_has_record(region, slot)))
-        is_gone_unseen(region, slot);
+        /* It has left or died, we cannot tell.  It read nothing of ours, and can be elsewhere: if it is, the network
+         * leads there, and else tells. */
+        set_moved(region, slot);
     else
         ivc_store_relaxed(&entry->heartbeat, ivc_load_relaxed(&entry->heartbeat) + 1);
 }

@@ -47,9 +47,6 @@ _ANSWER = {"qemu": 10.0, "xen": 90.0, "xen-pvh": 90.0}
 _PAUSE = 3.0
 _STOP, _TRACE = "/run/ivc-test-stop", "/run/ivc-test-trace"
 
-_STATS = re.compile(
-    r"^ivc: .*: memory: sent \d+ packets (\d+) bytes.*; network: sent (\d+) bytes", re.M
-)
 _MARK = "ivc-test-mark"
 _MARKED = re.compile(rf"^\[ *([\d.]+)\] {_MARK}$", re.M)
 #: The kernel has found a place for the device's registers: what it does last but one.
@@ -130,7 +127,7 @@ class Story:
 
     def bytes(self) -> tuple[int, int]:
         """Sent through memory and through the network, by all ranks."""
-        found = _STATS.findall(self.said)
+        found = mpi.SENT.findall(self.said)
         return sum(int(one) for one, _ in found), sum(int(one) for _, one in found)
 
     def as_dict(self) -> dict[str, Any]:

@@ -23,6 +23,9 @@ _STATS = re.compile(
     re.M,
 )
 
+#: The same of any adapter: bytes sent to a peer by memory, and by network.
+SENT = re.compile(r"^ivc: .*: memory: sent \d+ packets (\d+) bytes.*; network: sent (\d+) bytes", re.M)
+
 #: What a user may write, and what it becomes in the environment.
 SELECTIONS = {
     "btl ivc,self": {"OMPI_MCA_btl": "ivc,self"},

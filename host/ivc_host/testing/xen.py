@@ -27,8 +27,6 @@ _SETTLE_SECONDS = 5
 #: Until two guests have found each other and exchanged a packet.
 _HOLD_SECONDS = 10
 _PLUGIN = "btl ivc,tcp,self"
-#: What the provider tells at the end: bytes sent to a peer by memory, and by network.
-_PROVIDER = re.compile(r"^ivc: .*: memory: sent \d+ packets (\d+) bytes.*; network: sent (\d+) bytes", re.M)
 
 
 def _in_host(where: lab.Lab, line: str) -> str:
@@ -106,7 +104,7 @@ def _mpich(run: Run, where: lab.Lab, one: mpis.Mpi) -> None:
         words = [*words, str(program), "--iterations", "1", "--max-size", "300000"]
         done = guests.in_guest(run, where, names[0], words, {**env, "IVC_STATS": "1"}, 300)
         what = f"integrity over {count} guests, {one.label}"
-        sent = [(int(memory), int(network)) for memory, network in _PROVIDER.findall(done.stdout)]
+        sent = [(int(memory), int(network)) for memory, network in mpi.SENT.findall(done.stdout)]
         if run.check(what, done.returncode == 0, done.stdout):
             good = len(sent) == count * (count - 1) and all(one and not other for one, other in sent)
             run.check(f"{what}: through memory", good, done.stdout)
