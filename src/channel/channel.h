@@ -80,6 +80,7 @@ struct ivc_rx {
     const void *memory;
     uint64_t size;
     struct ivc_rx_share shares[IVC_SHARES_MAX];
+    uint64_t shares_size, body_bytes;       /* of all; read since some were given back */
 };
 
 /* Whole lines are copied. */

@@ -94,7 +94,19 @@ static int add_share(struct ivc_rx *rx, const struct ivc_slot_ref *ref, uint64_t
     if (r < 0)
         return r;
     rx->shares[ref->share] = (struct ivc_rx_share){ memory, size };
+    rx->shares_size += size;
     return 0;
+}
+
+/* Chunks go back to the sender a quarter of what it has shared at a time, as slots do a quarter of the ring.  (Those
+ * before this packet: it was not handled yet.) */
+static void give_back(struct ivc_rx *rx, uint32_t len)
+{
+    rx->body_bytes += len;
+    if (rx->body_bytes < rx->shares_size / 4)
+        return;
+    rx->body_bytes = 0;
+    ivc_rx_publish(rx);
 }
 
 static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
@@ -109,6 +121,7 @@ static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
         return bad_ring(rx->slot, "bytes outside what it shares");
     ret_packet->body = share->memory + ref->offset;
     ret_packet->body_len = ref->len;
+    give_back(rx, ref->len);
     return 1;
 }
 

@@ -350,6 +350,34 @@ static void test_chunks(void)
     }
 }
 
+/* Within one turn: a sender whose chunks are all under way is not kept until all of them were read. */
+static void test_chunks_come_back(void)
+{
+    enum { CHUNK = 4096, CHUNKS = 16, QUARTER = CHUNKS / 4 + 1 };   /* a packet's first bytes are in its slot */
+    struct pair pair;
+    uint32_t chunk, share;
+    uint64_t offset;
+
+    open_pair(&pair, 64 * 1024, 64, CHUNK, CHUNKS * CHUNK);
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
+        fill(i, CHUNK);
+        memcpy(ivc_pool_memory(&pair.pool, chunk, &share, &offset), bytes, CHUNK);
+        CHECK_EQ(ivc_tx_send_chunk(&pair.tx, (uint8_t)i, chunk, CHUNK), 0);
+    }
+    CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), IVC_E_FULL);
+    for (uint32_t read = 1; read <= CHUNKS; read++) {
+        take_one(&pair, read - 1, CHUNK);
+        CHECK_EQ(ivc_tx_refresh(&pair.tx), 0);
+        CHECK_THAT(pair.pool.n_free < read && pair.pool.n_free + QUARTER >= read, "%u read, %u came back",
+                   read, pair.pool.n_free);
+    }
+    nothing_there(&pair);
+    CHECK_EQ(ivc_tx_refresh(&pair.tx), 0);
+    CHECK_EQ(pair.pool.n_free, (uint32_t)CHUNKS);
+    close_pair(&pair);
+}
+
 /* No chunk is twice under way; the limit holds; all come back. */
 static void test_pool(void)
 {
@@ -523,6 +551,7 @@ static const struct check_case cases[] = {
     { "2^32 laps", test_laps, 0 },
     { "payloads that look like packets", test_payload_like_words, 0 },
     { "chunks of every length", test_chunks, 0 },
+    { "chunks come back in time", test_chunks_come_back, 0 },
     { "the pool's limit", test_pool, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },
     { "chunks filled into the cache or past it", test_fill, 0 },
