@@ -455,6 +455,9 @@ void ivc_grants_ring(const struct ivc_doorbell *bell, bool insist)
     if (!own)
         return;
     rung = ivc_load_relaxed(&own->rung);
+    /* Relaxed: whoever has no room asks again and again.  Each event costs both sides a system call. */
+    if (insist && ivc_load_relaxed(&peer->watched))
+        return;
     if (insist)
         ivc_store_relaxed(&own->insisted, rung + 1);
     /* Either the peer, which says that it has seen and then looks, finds what was published before, or we see
