@@ -27,6 +27,7 @@ _COMMANDS = {
     "migrate": "ivc_host.migrate.cli",
     "attach": "ivc_host.migrate.cli",
     "detach": "ivc_host.migrate.cli",
+    "save": "ivc_host.migrate.cli",
 }
 
 app = typer.Typer(

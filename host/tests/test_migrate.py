@@ -456,6 +456,12 @@ def test_detach_and_attach(running: World) -> None:
     fails(running.run("attach", "g1"), "has a region already")
 
 
+def test_save_is_for_xen(running: World) -> None:
+    done = running.run("save", "g1", "/tmp/g1.saved")
+    fails(done, "has no host with Xen", "ivc detach g1", code=2)
+    assert running.state("a") == "running"
+
+
 def test_detach_is_taken_back(world: World) -> None:
     world.boot()
     world.members(G1)

@@ -45,6 +45,9 @@ def test_roll_of_xen() -> None:
     assert roll.left == 1 and roll.dead(30) == []
     roll.note("", 31)
     assert roll.left == 0 and not roll.is_empty()  # another may have been about to join
+    roll.note(": ", 31)  # an empty line of the list
+    assert roll.left == 0
+    roll.note("c: ", 32)
     roll.note("c:0 ", 32)
     roll.note("", 33)
     roll.note("", 34)

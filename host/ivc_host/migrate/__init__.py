@@ -1,4 +1,4 @@
-"""`ivc migrate`, `ivc attach`, `ivc detach`: what the host does when a virtual machine moves.
+"""`ivc migrate`, `ivc attach`, `ivc detach`, `ivc save`: what the host does when a virtual machine moves.
 
     cli.py        the commands
     find.py       which machine is meant, and where it is

@@ -1,9 +1,11 @@
-"""`ivc migrate`, `ivc attach`, `ivc detach`: what the user's words mean, and what is printed."""
+"""`ivc migrate`, `ivc attach`, `ivc detach`, `ivc save`: what the user's words mean, and what is printed."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +46,20 @@ def _book(vm: str, path: Path | None, lab: str | None, needed: bool = False) -> 
     return inventory.load(inventory.chosen(path, lab))
 
 
+@contextmanager
+def _telling(as_json: bool, interrupts: Interrupts) -> Iterator[show.Quiet]:
+    """What is told until the work is done, and if it fails."""
+    tell = show.teller(as_json, interrupts.close)
+    try:
+        yield tell
+    except IvcError as fault:
+        if isinstance(tell, show.Events):
+            tell.emit("failed", error=str(fault))
+        raise
+    finally:
+        tell.close()
+
+
 def migrate(
     vm: Vm,
     to: Annotated[
@@ -74,15 +90,8 @@ def migrate(
     target = inventory.anonymous(to, region, None) if is_path(to) or book is None else book.host(to)
 
     async def work(interrupts: Interrupts) -> None:
-        tell = show.teller(as_json, interrupts.close)
-        try:
+        with _telling(as_json, interrupts) as tell:
             await _migrate(vm, book, target, guest, limits, tell)
-        except IvcError as fault:
-            if isinstance(tell, show.Events):
-                tell.emit("failed", error=str(fault))
-            raise
-        finally:
-            tell.close()
 
     limits = Limits(timeout, detach_timeout, stall)
     run(work)
@@ -191,16 +200,12 @@ def detach(
 
     async def work(interrupts: Interrupts) -> None:
         async with machine_of(vm, book, region, f"a detach of {vm}") as (place, machine):
-            tell = show.teller(as_json, interrupts.close)
-            try:
+            with _telling(as_json, interrupts) as tell:
                 departure = await _depart(vm, place, machine, guest, timeout, detach_timeout, tell)
-            finally:
-                tell.close()
             if isinstance(tell, show.Events):
                 tell.emit("done", vm=vm, host=place.host.name, phases=departure.durations)
                 return
-            for phase, seconds in departure.durations.items():
-                print(f"    {phase:8} {show.duration(seconds):>8}")
+            show.print_phases(departure.durations)
             print(f"{vm} on {place.host.name} has no region any more")
 
     run(work)
@@ -245,3 +250,36 @@ async def _restored(departure: Departure) -> list[str]:
     except IvcError as fault:
         return [str(fault)]
     return []
+
+
+def save(
+    vm: Annotated[str, typer.Argument(metavar="VM", help="The name of a guest of Xen.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A new file of its host, for xl restore.")
+    ],
+    timeout: Timeout = 10.0,
+    inventory_path: InventoryOption = None,
+    lab: Lab = None,
+    as_json: Json = False,
+) -> None:
+    """Save a guest of Xen to a file while its MPI jobs wait; xl restore brings it back."""
+    inventory.check_vm(vm)
+    if not file.startswith("/"):
+        raise UsageError(f"{file}: where on the host?", hint="give the whole path of a file")
+    book = inventory.load(inventory.chosen(inventory_path, lab))
+    if not any(host.hypervisor == "xen" for host in book.hosts.values()):
+        raise UsageError(
+            f"{book.path} has no host with Xen",
+            hint=f"a machine of QEMU: ivc detach {vm}, save it with its own tools, ivc attach {vm}",
+        )
+
+    async def work(interrupts: Interrupts) -> None:
+        with _telling(as_json, interrupts) as tell:
+            saved = await xen.save(vm, book, file, Limits(timeout), tell)
+        if isinstance(tell, show.Events):
+            tell.emit("done", **dataclasses.asdict(saved))
+            return
+        show.print_phases(saved.phases)
+        print(f"{vm} is in {file} on {saved.host}; xl restore {file} brings it back")
+
+    run(work)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -168,6 +168,11 @@ def teller(as_json: bool, on_no_return: Callable[[], None]) -> Quiet:
         return Events(on_no_return)
     console = Console(stderr=True)
     return Bar(on_no_return, console) if console.is_terminal else Lines(on_no_return)
+
+
+def print_phases(phases: Mapping[str, float]) -> None:
+    for phase, seconds in phases.items():
+        print(f"    {phase:8} {duration(seconds):>8}")
 
 
 def print_report(report: Report) -> None:

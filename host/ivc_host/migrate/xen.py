@@ -22,8 +22,9 @@ import random
 import shlex
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from ..errors import UsageError
 from . import lock
@@ -132,11 +133,11 @@ class Roll:
         self.left: int | None = None
 
     def note(self, line: str, now: float) -> None:
-        """A line of "ID:BEAT ..."."""
-        said = dict(word.split(":", 1) for word in line.split() if ":" in word)
+        """A line of "ID:BEAT ..."; without a beat where a record went away while it was listed."""
+        said = dict(word.split(":", 1) for word in line.split() if ":" in word[1:])
         self._were, self.left = self.left, len(said)
         for name, beat in said.items():
-            if self._heard.get(name, ("", 0.0))[0] != beat:
+            if name not in self._heard or self._heard[name][0] != beat:
                 self._heard[name] = (beat, now)
         self._heard = {name: self._heard[name] for name in said}
 
@@ -205,6 +206,10 @@ async def _move_by_file(source: XenHost, target: XenHost, vm: str, folder: str) 
     await source.reach.run(["sh", "-c", f"rm -f {file}"])
 
 
+def _hosts(book: Inventory) -> list[XenHost]:
+    return [XenHost(host) for host in book.hosts.values() if host.hypervisor == "xen"]
+
+
 async def _find(hosts: list[XenHost], vm: str, where: str) -> tuple[XenHost, int]:
     found = [(one, number) for one in hosts if (number := await one.domain(vm)) is not None]
     if not found:
@@ -215,12 +220,23 @@ async def _find(hosts: list[XenHost], vm: str, where: str) -> tuple[XenHost, int
     return found[0]
 
 
+@asynccontextmanager
+async def _letting_go(
+    vm: str, source: XenHost, domain: int, limits: Limits, tell: JourneyTeller
+) -> AsyncIterator[dict[str, float]]:
+    """A guest whose processes have let go of their grants; the phases so far."""
+    tell.phase("suspend", f"asking {vm}'s processes to let go of their grants")
+    async with ordered(source, domain, limits.suspend) as seconds:
+        tell.phase_done("suspend", seconds)
+        yield {"suspend": seconds}
+
+
 async def migrate(
     vm: str, book: Inventory, target: Host, limits: Limits, tell: JourneyTeller
 ) -> Report:
     """Move a guest. MigrateError says that it was not, and it then runs where it was."""
     begin = time.monotonic()
-    hosts = [XenHost(host) for host in book.hosts.values() if host.hypervisor == "xen"]
+    hosts = _hosts(book)
     to = next(one for one in hosts if one.host.name == target.name)
     with lock.held(f"{book.path} {vm}", vm, f"a migration of {vm}"):
         source, domain = await _find(hosts, vm, book.path)
@@ -228,21 +244,51 @@ async def migrate(
             raise UsageError(f"{vm} is on {target.name} already")
         folder = source.host.store if await source.is_paravirtual(vm) else None
         report = Report(vm, source.host.name, target.name)
-        tell.phase("suspend", f"asking {vm}'s processes to let go of their grants")
-        async with ordered(source, domain, limits.suspend) as seconds:
-            _done(report, tell, "suspend", seconds)
+        async with _letting_go(vm, source, domain, limits, tell) as report.phases:
             tell.phase("migrate", f"moving {vm} to {target.name}")
-            moving = time.monotonic()
-            if folder:
-                await _move_by_file(source, to, vm, folder)
-            else:
-                await _move_live(source, to, vm)
-            _done(report, tell, "migrate", time.monotonic() - moving)
+            with _timed("migrate", report.phases, tell):
+                if folder:
+                    await _move_by_file(source, to, vm, folder)
+                else:
+                    await _move_live(source, to, vm)
             tell.no_return()
     report.total = time.monotonic() - begin
     return report
 
 
-def _done(report: Report, tell: JourneyTeller, phase: str, seconds: float) -> None:
-    report.phases[phase] = seconds
-    tell.phase_done(phase, seconds)
+@dataclass
+class Saved:
+    """A guest that was saved to a file of its host. Phases in seconds."""
+
+    vm: str
+    host: str
+    file: str
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+async def save(
+    vm: str, book: Inventory, file: str, limits: Limits, tell: JourneyTeller
+) -> Saved:
+    """Save a guest. MigrateError says that it was not, and it then runs on."""
+    with lock.held(f"{book.path} {vm}", vm, f"a save of {vm}"):
+        source, domain = await _find(_hosts(book), vm, book.path)
+        saved = Saved(vm, source.host.name, file)
+        if (await source.reach.run(["test", "-e", file])).code != 1:
+            raise UsageError(f"{file} is there already on {saved.host}", hint="name a new file")
+        async with _letting_go(vm, source, domain, limits, tell) as saved.phases:
+            tell.phase("save", f"saving {vm} to {file}")
+            with _timed("save", saved.phases, tell):
+                done = await source.xl("save", vm, file, timeout=_MOVE_SECONDS)
+                if done.code != 0:  # xl lets the guest run again
+                    await source.reach.run(["rm", "-f", file])
+                _must(done, f"xl save {vm}")
+            tell.no_return()
+    return saved
+
+
+@contextlib.contextmanager
+def _timed(phase: str, phases: dict[str, float], tell: JourneyTeller) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    phases[phase] = time.monotonic() - begin
+    tell.phase_done(phase, phases[phase])
