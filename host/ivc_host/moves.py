@@ -10,12 +10,16 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import IvcError
 from .lab import lab as labs
+
+
+#: An emulated xl takes its time.
+_RESTORE_SECONDS = 600.0
 
 
 class MoveError(IvcError):
@@ -49,13 +53,32 @@ class Move:
 
 def move(lab: labs.Lab, guest: str, to: str, timeout: float = 10.0) -> Move:
     """Move a guest to another host; TIMEOUT is for its processes to let go of memory."""
-    command = [sys.executable, "-m", "ivc_host", "migrate", guest, "--lab", lab.name, "--to", to]
-    command += ["--timeout", f"{timeout:g}"]
     begin = time.time()
+    words = ["migrate", guest, "--lab", lab.name, "--to", to, "--timeout", f"{timeout:g}"]
+    marks, last = _told(words, f"{guest} was not moved to {to}")
+    return Move(guest, to, begin, time.time(), marks, last)
+
+
+def rest(lab: labs.Lab, guest: str, host: str, timeout: float = 10.0) -> Move:
+    """Save a guest of Xen to a file and restore it where it was; else as `move`."""
+    begin = time.time()
+    file = f"/store/{guest}-rests.xen"
+    words = ["save", guest, file, "--lab", lab.name, "--timeout", f"{timeout:g}"]
+    marks, last = _told(words, f"{guest} was not saved")
+    restored = lab.run(host, ["xl", "restore", file], timeout=_RESTORE_SECONDS)
+    if restored.returncode != 0:
+        raise MoveError(f"{guest} was not restored on {host}", detail=restored.stderr)
+    lab.run(host, ["rm", file], timeout=_RESTORE_SECONDS)
+    return Move(guest, host, begin, time.time(), marks, last)
+
+
+def _told(words: Sequence[str], trouble: str) -> tuple[list[Mark], dict[str, Any]]:
+    """Runs ivc with these words; the marks, and the last event."""
+    command = [sys.executable, "-m", "ivc_host", *words, "--json"]
     marks: list[Mark] = []
     last: dict[str, Any] = {}
     with subprocess.Popen(
-        [*command, "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
         for line in child.stdout:
@@ -63,10 +86,8 @@ def move(lab: labs.Lab, guest: str, to: str, timeout: float = 10.0) -> Move:
                 marks.append(Mark(float(event.get("time", time.time())), _mark_name(event)))
                 last = event
     if child.returncode != 0:
-        raise MoveError(
-            f"{guest} was not moved to {to} (exit {child.returncode})", detail=last.get("error")
-        )
-    return Move(guest, to, begin, time.time(), marks, last)
+        raise MoveError(f"{trouble} (exit {child.returncode})", detail=last.get("error"))
+    return marks, last
 
 
 def _event(line: str) -> dict[str, Any] | None:

@@ -1,8 +1,9 @@
-"""The parts `migrate-qemu` and `migrate-xen`: MPI jobs in three guests that `ivc migrate` moves meanwhile.
+"""The parts `migrate-qemu` and `migrate-xen`: MPI jobs in guests that `ivc migrate` moves meanwhile.
 
 Real machines, a real device that is pulled and plugged in, and the command that an administrator
-uses. Guests are on two hosts of a lab; which one moves, and when, is drawn. The job checks every
-byte that it gets. What each move took is written to build/test-logs/migrate-qemu.json.
+uses. Guests (three, of Xen two) are on two hosts of a lab; which one moves, and when, is drawn. The
+job checks every byte that it gets. What each move took is written to
+build/test-logs/migrate-HYPERVISOR.json. In the end a guest of Xen is saved and restored in place.
 
 IVC_TEST_MIGRATIONS says how many moves each job goes through, IVC_TEST_MIGRATE_MPIS which MPIs
 (their names begin so, with commas), IVC_TEST_MIGRATE_SIZE the largest message in bytes. Guests of Xen
@@ -34,13 +35,14 @@ from ..matrix.guests import Guests
 from . import mpi
 from .part import Run, SkipPart
 
-_GUESTS = 3
+#: Ranks that look on take an emulated processor from dom0, which saves the guest that moves.
+_GUESTS = {"qemu": 3, "xen": 2, "xen-pvh": 2}
 _HOSTS = ("h1", "h2")
 _MOVES = 2
 _SIZE = 1 << 20
 _MPIS = "openmpi-4.1-plugin,mpich"
 #: Seconds that a job may take to begin, to end, and to use memory again after a move.
-_START, _END, _RETURN = 180, 300, 60
+_START, _END, _RETURN = 180, 300, 120
 #: Seconds for processes to let go of memory. Each host of a lab with Xen is emulated with all its guests.
 _ANSWER = {"qemu": 10.0, "xen": 90.0, "xen-pvh": 90.0}
 #: Seconds at most between two moves.
@@ -122,6 +124,8 @@ class Story:
     code: int | None = None
     said: str = ""
     steps: list[Step] = field(default_factory=list)
+    #: Guests that were saved and restored where they were.
+    rests: list[Step] = field(default_factory=list)
     traces: dict[str, str] = field(default_factory=dict)
     error: str = ""
 
@@ -136,6 +140,7 @@ class Story:
             "mpi": self.label,
             "exit": self.code,
             "moves": [step.as_dict() for step in self.steps],
+            "rests": [step.as_dict() for step in self.rests],
             "memory_bytes": by_memory,
             "network_bytes": by_network,
             "error": self.error,
@@ -161,6 +166,8 @@ def _command(
     env = {**env, **settings}
     if one.abi == "openmpi":
         words += [word for key in settings for word in ("-x", key)]
+        if wanted.hypervisor != "qemu":
+            words += ["--mca", "oob_tcp_keepalive_time", "0"]  # its daemons give up sooner
         if one.key == "openmpi-4.1-plugin":
             words += ["--mca", "btl_ivc_network", "1"]
             words[words.index("ivc,tcp,self")] = "ivc,self"
@@ -171,9 +178,9 @@ def _command(
 
 def after(times: Iterable[float], step: Step) -> float | None:
     """Seconds from the device's arrival, as the hypervisor says, to the first of these times."""
-    attached = step.move.at("attach-done")
-    if attached is None:
-        attached = step.move.at("migrate")  # no device: memory was left, and is found over there
+    # Where there is no device, memory was left before, and is found when the guest runs again.
+    marks = (step.move.at(name) for name in ("attach-done", "migrate", "save"))
+    attached = next((mark for mark in marks if mark is not None), None)
     if attached is None:
         return None
     since = (time - step.clock.offset - attached for time in times)
@@ -219,6 +226,13 @@ class Stage:
         done = moves.move(self.lab, guest, to, _ANSWER[self.lab.record.hypervisor])
         return Step(done, beside, trace.guest_clock(self.lab, guest))
 
+    def rest(self, guest: str) -> Step:
+        """The guest is saved and restored where it is, if its hypervisor does that."""
+        host = self.where()[guest]
+        beside = [other for other, its in self.where().items() if its == host and other != guest]
+        done = moves.rest(self.lab, guest, host, _ANSWER[self.lab.record.hypervisor])
+        return Step(done, beside, trace.guest_clock(self.lab, guest))
+
     def trace_of(self, guest: str) -> str:
         line = ["sh", "-c", f"cat {_TRACE} 2>/dev/null; true"]
         return self.lab.run(guest, line, timeout=60).stdout
@@ -240,7 +254,7 @@ class Stage:
 
 
 def _time(story: Story) -> None:
-    for step in story.steps:
+    for step in story.steps + story.rests:
         text = story.traces[step.move.guest]
         step.joined = after(_events(text, "event", "arrived"), step)
         # Where nobody is there is nobody to send to.
@@ -269,6 +283,10 @@ def _travel(stage: Stage, job: Job, story: Story, count: int) -> None:
         stage.run.log(f"{len(story.steps)}: {json.dumps(step.as_dict())}")
     _await_memory(stage, job, story.steps[-1])
     stage.note_plugged(story.steps[-1])
+    if stage.lab.record.hypervisor != "qemu":
+        story.rests.append(stage.rest(story.steps[-1].move.guest))
+        stage.run.log(f"in place: {json.dumps(story.rests[-1].as_dict())}")
+        _await_memory(stage, job, story.rests[-1])
 
 
 def _finish(stage: Stage, job: Job, story: Story) -> None:
@@ -321,7 +339,8 @@ def times(story: Story) -> str:
 
 def judge(run: Run, story: Story, wanted: int) -> None:
     """Every byte right, every move made, both paths used, and memory again at the end."""
-    what = f"{story.label}, {_GUESTS} ranks in {_GUESTS} guests"
+    count = len(story.traces)
+    what = f"{story.label}, {count} ranks in {count} guests"
     said = f"{story.said}\n{story.error}"
     good = story.code == 0 and "integrity: ok" in story.said
     run.check(f"{what}: every byte right, status 0", good, f"{said}\n(exit {story.code})")
@@ -330,9 +349,12 @@ def judge(run: Run, story: Story, wanted: int) -> None:
     by_memory, by_network = story.bytes()
     run.check(f"{what}: {by_memory} bytes by memory, {by_network} by network",
               by_memory > 0 and by_network > 0, said)  # fmt: skip
+    traces = "\n".join(f"{guest}: {text}" for guest, text in story.traces.items())
     back = bool(story.steps) and story.steps[-1].first is not None
-    run.check(f"{what}: after the last move through memory", back,
-              "\n".join(f"{guest}: {text}" for guest, text in story.traces.items()))  # fmt: skip
+    run.check(f"{what}: after the last move through memory", back, traces)
+    for step in story.rests:
+        run.check(f"{what}: through memory after {step.move.guest} was saved and restored in place",
+                  step.first is not None, traces)  # fmt: skip
 
 
 @contextmanager
@@ -340,7 +362,7 @@ def _lab(run: Run, chosen: Sequence[mpis.Mpi], hypervisor: str) -> Iterator[labs
     """The guests, with the installed MPIs in them."""
     share = [one.environment().folder for one in chosen if one.requirement]
     name = f"test-moves-{os.getpid() % 10000}"
-    with labs.up(name, _GUESTS, hypervisor, hosts=2, share=share, progress=_Tell(run)) as up:
+    with labs.up(name, _GUESTS[hypervisor], hypervisor, hosts=2, share=share, progress=_Tell(run)) as up:
         yield up
 
 
