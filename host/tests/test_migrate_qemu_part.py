@@ -55,6 +55,7 @@ def test_good_job_passes() -> None:
         ({"said": _GOOD.replace("sent 5", "sent 0")}, "by memory"),
         ({"said": _GOOD.replace("packets 70", "packets 0")}, "by memory"),
         ({"steps": [_step(), _step(None)]}, "after the last move"),
+        ({"rests": [_step(), _step(None)]}, "in place"),
     ],
 )
 def test_bad_job_fails(story: dict[str, Any], word: str) -> None:
