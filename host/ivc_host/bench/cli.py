@@ -296,7 +296,7 @@ def xen_command(
     xen.require()
     console = Console(highlight=False, soft_wrap=True)
     with ExitStack() as stack:  # takes the guests down
-        steps = stack.enter_context(Steps(rounds * len(xen.SIDES)))
+        steps = stack.enter_context(Steps(xen.steps_of(rounds)))
         if given:
             found = given
         else:
@@ -310,6 +310,7 @@ def xen_command(
         console.print(table)
     for verdict in results.verdicts():
         console.print(report.verdict_line(verdict), style=report.style(verdict.outcome))
+    console.print(report.state_line(results.samples))
     console.print(f"guests: {guests}")
     described = machine.describe()
     data = {"guests": guests, "rounds": rounds, "seconds": seconds, **results.as_dict()}
