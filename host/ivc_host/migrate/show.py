@@ -171,6 +171,7 @@ def teller(as_json: bool, on_no_return: Callable[[], None]) -> Quiet:
 
 
 def print_phases(phases: Mapping[str, float]) -> None:
+    """Of what was done, in seconds: a line each."""
     for phase, seconds in phases.items():
         print(f"    {phase:8} {duration(seconds):>8}")
 

@@ -273,7 +273,7 @@ async def save(
     with lock.held(f"{book.path} {vm}", vm, f"a save of {vm}"):
         source, domain = await _find(_hosts(book), vm, book.path)
         saved = Saved(vm, source.host.name, file)
-        if (await source.reach.run(["test", "-e", file])).code != 1:
+        if (await source.reach.run(["test", "-e", file])).code == 0:
             raise UsageError(f"{file} is there already on {saved.host}", hint="name a new file")
         async with _letting_go(vm, source, domain, limits, tell) as saved.phases:
             tell.phase("save", f"saving {vm} to {file}")
