@@ -27,7 +27,7 @@ PARTS = [
     Part("uml", "two and three user-mode Linux guests", guests.uml),
     Part("qemu", "two QEMU guests with an ivshmem device", guests.qemu),
     Part("xen", "three guests of Xen, over grants", xen.xen),
-    Part("migrate-xen", "MPI jobs in three guests of Xen that move between hosts (only when named)",
+    Part("migrate-xen", "MPI jobs in two guests of Xen that move between hosts (only when named)",
          migrate_qemu.migrate_xen, on_demand=True),
     Part("migrate-qemu", "MPI jobs in three QEMU guests that move between hosts (only when named)",
          migrate_qemu.migrate_qemu, on_demand=True),
