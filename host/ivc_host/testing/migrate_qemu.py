@@ -37,8 +37,6 @@ from .part import Run, SkipPart
 
 #: Ranks that look on take an emulated processor from dom0, which saves the guest that moves.
 _GUESTS = {"qemu": 3, "xen": 2, "xen-pvh": 2}
-#: What is to be saved takes seconds for each megabyte; None: as a lab's guests are.
-_MEMORY_MB = {"qemu": None, "xen": 176, "xen-pvh": None}
 _HOSTS = ("h1", "h2")
 _MOVES = 2
 _SIZE = 1 << 20
@@ -364,15 +362,7 @@ def _lab(run: Run, chosen: Sequence[mpis.Mpi], hypervisor: str) -> Iterator[labs
     """The guests, with the installed MPIs in them."""
     share = [one.environment().folder for one in chosen if one.requirement]
     name = f"test-moves-{os.getpid() % 10000}"
-    with labs.up(
-        name,
-        _GUESTS[hypervisor],
-        hypervisor,
-        memory_mb=_MEMORY_MB[hypervisor],
-        hosts=2,
-        share=share,
-        progress=_Tell(run),
-    ) as up:
+    with labs.up(name, _GUESTS[hypervisor], hypervisor, hosts=2, share=share, progress=_Tell(run)) as up:
         yield up
 
 
