@@ -84,6 +84,18 @@ static int send_one(struct pair *pair, uint64_t number, size_t len)
     return ivc_tx_send(&pair->tx, (uint8_t)number, iov, 3, len);
 }
 
+/* The same by a chunk of the pool. */
+static void send_in_chunk(struct pair *pair, uint32_t chunk, uint64_t number, size_t len)
+{
+    uint32_t share;
+    uint64_t offset;
+
+    fill(number, len);
+    memcpy(ivc_pool_memory(&pair->pool, chunk, &share, &offset), bytes, len);
+    CHECK_EQ(offset % pair->pool.chunk_size, 0);
+    CHECK_EQ(ivc_tx_send_chunk(&pair->tx, (uint8_t)number, chunk, len), 0);
+}
+
 /* The next packet must be `number`, `len` bytes long and right in every byte. */
 static void take_one(struct pair *pair, uint64_t number, size_t len)
 {
@@ -317,8 +329,7 @@ static void test_chunks(void)
 
         open_pair(&pair, 128 * 1024, slots[s], max, 17 * max);
         for (size_t len = 0; len <= max; len += len < 200 || len > max - 100 ? 1 : 53) {
-            uint32_t chunk, share;
-            uint64_t offset;
+            uint32_t chunk;
             int r;
 
             while ((r = ivc_pool_get(&pair.pool, &chunk)) == IVC_E_FULL || under_way == 5) {
@@ -332,10 +343,7 @@ static void test_chunks(void)
                 CHECK_EQ(ivc_tx_refresh(&pair.tx), 0);
             }
             CHECK_EQ(r, 0);
-            fill(number, len);
-            memcpy(ivc_pool_memory(&pair.pool, chunk, &share, &offset), bytes, len);
-            CHECK_EQ(offset % max, 0);
-            CHECK_EQ(ivc_tx_send_chunk(&pair.tx, (uint8_t)number, chunk, len), 0);
+            send_in_chunk(&pair, chunk, number, len);
             lens[number++ % 64] = len;
             under_way++;
             most = IVC_MAX(most, pair.pool.n_chunks);
@@ -355,15 +363,12 @@ static void test_chunks_come_back(void)
 {
     enum { CHUNK = 4096, CHUNKS = 16, QUARTER = CHUNKS / 4 + 1 };   /* a packet's first bytes are in its slot */
     struct pair pair;
-    uint32_t chunk, share;
-    uint64_t offset;
+    uint32_t chunk;
 
     open_pair(&pair, 64 * 1024, 64, CHUNK, CHUNKS * CHUNK);
     for (uint32_t i = 0; i < CHUNKS; i++) {
         CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
-        fill(i, CHUNK);
-        memcpy(ivc_pool_memory(&pair.pool, chunk, &share, &offset), bytes, CHUNK);
-        CHECK_EQ(ivc_tx_send_chunk(&pair.tx, (uint8_t)i, chunk, CHUNK), 0);
+        send_in_chunk(&pair, chunk, i, CHUNK);
     }
     CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), IVC_E_FULL);
     for (uint32_t read = 1; read <= CHUNKS; read++) {
