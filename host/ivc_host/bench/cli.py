@@ -294,6 +294,7 @@ def xen_command(
     _check_folder(output)
     given = labs.attach(lab) if lab else None
     xen.require()
+    cpus = processors.choose()
     console = Console(highlight=False, soft_wrap=True)
     with ExitStack() as stack:  # takes the guests down
         steps = stack.enter_context(Steps(xen.steps_of(rounds)))
@@ -304,7 +305,7 @@ def xen_command(
             found = stack.enter_context(
                 labs.up(f"xen-{os.getpid()}", 2, hypervisor, region_size=None, progress=steps)
             )
-        results = xen.compare(found, rounds, seconds, steps)
+        results = xen.compare(found, cpus, rounds, seconds, steps)
         guests = found.guest_description()
     for table in report.xen_tables(results):
         console.print(table)

@@ -63,8 +63,8 @@ TARGETS = (
 _VCHAN_WAITS = ("poll", "block")
 _TIMEOUT = 600.0
 
-#: Whose ratios are judged; races until so many were near throughout, and at most.
-_RACERS = (LIBIVC, VCHAN, VCHAN_LOOK)
+#: Those with a target; races until so many were near throughout, and at most.
+_RACERS = tuple(dict.fromkeys(side for one in TARGETS for side in (one.ours, one.reference)))
 _RACES, _RACES_MOST = 5, 15
 _RACE_SECONDS = "0.3"
 
@@ -376,11 +376,12 @@ def steps_of(rounds: int) -> int:
     return rounds * len(SIDES) + _RACES * len(_RACERS)
 
 
-def compare(lab: Lab, rounds: int, seconds: float, steps: Steps) -> Results:
-    """Let the sides take turns."""
+def compare(
+    lab: Lab, cpus: tuple[int, int], rounds: int, seconds: float, steps: Steps
+) -> Results:
+    """Let the sides take turns. CPUS are the processors of this machine that are looked at in between."""
     pair = Pair(lab, steps)
-    processors = sorted(os.sched_getaffinity(0))[:2]
-    session = Session(lambda: floor.measure((processors[0], processors[-1])))
+    session = Session(lambda: floor.measure(cpus))
     with pair.pinned():
         session.alternate(
             {side: lambda side=side: pair.measure(side, seconds) for side in SIDES},
