@@ -267,11 +267,6 @@ def save(
     if not file.startswith("/"):
         raise UsageError(f"{file}: where on the host?", hint="give the whole path of a file")
     book = inventory.load(inventory.chosen(inventory_path, lab))
-    if not any(host.hypervisor == "xen" for host in book.hosts.values()):
-        raise UsageError(
-            f"{book.path} has no host with Xen",
-            hint=f"a machine of QEMU: ivc detach {vm}, save it with its own tools, ivc attach {vm}",
-        )
 
     async def work(interrupts: Interrupts) -> None:
         with _telling(as_json, interrupts) as tell:

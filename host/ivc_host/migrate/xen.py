@@ -270,8 +270,14 @@ async def save(
     vm: str, book: Inventory, file: str, limits: Limits, tell: JourneyTeller
 ) -> Saved:
     """Save a guest. MigrateError says that it was not, and it then runs on."""
+    hosts = _hosts(book)
+    if not hosts:
+        raise UsageError(
+            f"{book.path} has no host with Xen",
+            hint=f"a machine of QEMU: ivc detach {vm}, save it with its own tools, ivc attach {vm}",
+        )
     with lock.held(f"{book.path} {vm}", vm, f"a save of {vm}"):
-        source, domain = await _find(_hosts(book), vm, book.path)
+        source, domain = await _find(hosts, vm, book.path)
         saved = Saved(vm, source.host.name, file)
         if (await source.reach.run(["test", "-e", file])).code == 0:
             raise UsageError(f"{file} is there already on {saved.host}", hint="name a new file")
