@@ -17,7 +17,6 @@ from typing import Any
 from .errors import IvcError
 from .lab import lab as labs
 
-
 #: An emulated xl takes its time.
 _RESTORE_SECONDS = 600.0
 

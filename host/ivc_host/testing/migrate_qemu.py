@@ -226,12 +226,11 @@ class Stage:
         done = moves.move(self.lab, guest, to, _ANSWER[self.lab.record.hypervisor])
         return Step(done, beside, trace.guest_clock(self.lab, guest))
 
-    def rest(self, guest: str) -> Step:
-        """The guest is saved and restored where it is, if its hypervisor does that."""
-        host = self.where()[guest]
-        beside = [other for other, its in self.where().items() if its == host and other != guest]
+    def rest(self, last: Step) -> Step:
+        """The guest that moved last is saved and restored where it went; its hypervisor does that."""
+        guest, host = last.move.guest, last.move.to
         done = moves.rest(self.lab, guest, host, _ANSWER[self.lab.record.hypervisor])
-        return Step(done, beside, trace.guest_clock(self.lab, guest))
+        return Step(done, last.beside, trace.guest_clock(self.lab, guest))
 
     def trace_of(self, guest: str) -> str:
         line = ["sh", "-c", f"cat {_TRACE} 2>/dev/null; true"]
@@ -284,7 +283,7 @@ def _travel(stage: Stage, job: Job, story: Story, count: int) -> None:
     _await_memory(stage, job, story.steps[-1])
     stage.note_plugged(story.steps[-1])
     if stage.lab.record.hypervisor != "qemu":
-        story.rests.append(stage.rest(story.steps[-1].move.guest))
+        story.rests.append(stage.rest(story.steps[-1]))
         stage.run.log(f"in place: {json.dumps(story.rests[-1].as_dict())}")
         _await_memory(stage, job, story.rests[-1])
 
