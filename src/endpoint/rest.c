@@ -14,7 +14,8 @@ enum {
     JUMPS_WITHIN_US = 100000,   /* two of them: it was not by chance */
     CROWDED_FOR_US = 200000,    /* then it is tried again */
     LOOKS_IN_A_ROW = 16,        /* between jumps: else the caller has other work in between its turns */
-    WORK_US = 1,                /* between two turns: so has it then; who only waits needs a tenth */
+    WORK_US = 1,                /* between two turns: so has it then; who only waits needs a tenth, */
+    PACES = 4,                  /* or on a slow processor a tenth of so many times pace() */
     WORK_SEEN = 4,              /* by a look; an interrupt, which comes seldom, looks the same: */
     WORK_MAX = 16,              /* less is forgotten, with each look that sees none */
     SPIN_AGAIN_US = 10,         /* after a sleep */
@@ -23,9 +24,32 @@ enum {
     SLEEP_CAUTIOUS_US = 1000,
     SLEEP_PART = 16,            /* of the time waited: whatever else ends the wait comes that much later */
     SLEEP_PART_CAUTIOUS = 64,
+    PACE_TRIES = 8,             /* an interrupt spoils one */
+    PACE_STEPS = 8,
+    PACE_WORDS = 16,
     LATE_MAX_US = 4000,         /* more says nothing of how late sleeps end, but of that one */
     SPIN_US_MAX = 1000000000,
 };
+
+/* In cycles, what some of what a turn does takes here: a fifth of a microsecond on a processor of today, a
+ * hundred times that where each instruction is emulated, and a hypervisor answers for the counter. */
+static uint64_t pace(void)
+{
+    uint64_t least = UINT64_MAX;
+
+    for (int i = 0; i < PACE_TRIES; i++) {
+        uint64_t start = ivc_cycles(), end = start;
+        volatile uint32_t sum = 0;
+
+        for (int j = 0; j < PACE_STEPS; j++) {
+            for (uint32_t k = 0; k < PACE_WORDS; k++)
+                sum += k;
+            end = ivc_cycles();
+        }
+        least = IVC_MIN(least, end - start);
+    }
+    return least;
+}
 
 int ivc_rest_init(struct ivc_rest *rest)
 {
@@ -34,7 +58,7 @@ int ivc_rest_init(struct ivc_rest *rest)
 
     *rest = (struct ivc_rest){
         .due_at = UINT32_MAX, .spin_ns = IVC_REST_ADAPTIVE, .start_cycles = ivc_cycles(),
-        .start_ns = ivc_now_ns(),
+        .start_ns = ivc_now_ns(), .pace = pace(),
     };
     if (!text || !*text || strcmp(text, "adaptive") == 0)
         return 0;
@@ -111,7 +135,8 @@ void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd)
         if (step > JUMP_US * rest->cycles_per_us)
             see_jump(rest, crowd, now, step);
         see_turns(rest, now, step - IVC_MIN(given, step)
-                             > IVC_REST_LOOK_EVERY * WORK_US * rest->cycles_per_us);
+                             > IVC_REST_LOOK_EVERY * IVC_MAX(WORK_US * rest->cycles_per_us,
+                                                             PACES * rest->pace));
     }
     spin = spin_cycles(rest, crowd, now);
     if (now - rest->since >= spin && rest->work == 0

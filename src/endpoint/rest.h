@@ -32,6 +32,7 @@ struct ivc_rest {
     uint64_t last;          /* the last look at the clock */
     uint64_t rested;        /* when the last sleep was over */
     uint64_t given;         /* crowd.h, at the last look */
+    uint64_t pace;          /* of this processor, in cycles */
     uint32_t work;          /* how much the caller seems to do between its turns */
     uint32_t looks;         /* one after the other, of a wait, since the clock has jumped */
     uint64_t jumped;        /* when it did */

@@ -207,6 +207,14 @@ static void test_timeout(void)
     close_pair();
 }
 
+/* What no turn takes on this processor. */
+static uint64_t work_ns(void)
+{
+    const struct ivc_rest *rest = &a.endpoint->rest;
+
+    return IVC_MAX(10 * 1000, rest->cycles_per_us ? 20 * rest->pace * 1000 / rest->cycles_per_us : 0);
+}
+
 /* `n` turns that find nothing, with so much work in between; whether a sleep was due after one of them. */
 static bool look_and_work(unsigned n, uint64_t work_ns)
 {
@@ -230,12 +238,26 @@ static void test_rest(void)
     open_pair();
     exchange();
     CHECK(look_and_work(UINT32_MAX, 0));
-    CHECK(!look_and_work(5000, 10 * 1000));
+    CHECK(!look_and_work(5000, work_ns()));
     send_one(&b);
     while (a.got == ROUNDS)
         ivc_endpoint_progress(a.endpoint);
-    CHECK(!look_and_work(5000, 10 * 1000));
+    CHECK(!look_and_work(5000, work_ns()));
     CHECK(look_and_work(UINT32_MAX, 0));
+    close_pair();
+}
+
+/* Where everything takes a hundred times as long, that is no work. */
+static void test_slow_processor(void)
+{
+    uint64_t work;
+
+    open_pair();
+    exchange();
+    work = work_ns();
+    CHECK(!look_and_work(5000, work));
+    a.endpoint->rest.pace *= 100;
+    CHECK(look_and_work(UINT32_MAX, work));
     close_pair();
 }
 
@@ -357,6 +379,7 @@ static const struct check_case cases[] = {
     { "datagrams of strangers", test_disturbed, 0 },
     { "nobody comes", test_timeout, 0 },
     { "rest, and work", test_rest, 0 },
+    { "a slow processor", test_slow_processor, 0 },
     { "moderation: a number", test_moderation_fixed, 0 },
     { "moderation: adaptive", test_moderation_adaptive, 0 },
     { "moderation: wrong words", test_moderation_words, 0 },

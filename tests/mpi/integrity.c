@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 struct options {
@@ -21,6 +22,7 @@ struct options {
     uint64_t iterations;    /* 0: until the seconds are over */
     size_t max_size;
     double compute;         /* seconds at most, between two iterations, without MPI */
+    bool idle;              /* asleep instead: where ranks have to share a processor */
     double progress;        /* seconds between two lines of progress; 0: none */
     const char *stop;       /* a file: once it is there, rank 0 ends the run; NULL: none */
     bool alloc_mem;         /* buffers are MPI_Alloc_mem()'s */
@@ -88,7 +90,7 @@ uint64_t stream(const struct run *run, int src, int dst, int kind)
 static void usage(FILE *to)
 {
     fputs("usage: integrity [--seed N] [--seconds S | --iterations N] [--max-size BYTES] "
-          "[--compute S] [--progress S] [--stop FILE] [--alloc-mem] [--json]\n", to);
+          "[--compute S] [--idle] [--progress S] [--stop FILE] [--alloc-mem] [--json]\n", to);
 }
 
 static int options_parse(int argc, char **argv, struct options *options)
@@ -99,6 +101,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         { "iterations", required_argument, NULL, 'n' },
         { "max-size", required_argument, NULL, 'm' },
         { "compute", required_argument, NULL, 'c' },
+        { "idle", no_argument, NULL, 'i' },
         { "progress", required_argument, NULL, 'p' },
         { "stop", required_argument, NULL, 'e' },
         { "alloc-mem", no_argument, NULL, 'a' },
@@ -116,6 +119,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         case 'n': options->iterations = strtoull(optarg, NULL, 0); break;
         case 'm': options->max_size = strtoull(optarg, NULL, 0); break;
         case 'c': options->compute = strtod(optarg, NULL); break;
+        case 'i': options->idle = true; break;
         case 'p': options->progress = strtod(optarg, NULL); break;
         case 'e': options->stop = optarg; break;
         case 'a': options->alloc_mem = true; break;
@@ -133,13 +137,17 @@ static int options_parse(int argc, char **argv, struct options *options)
 
 /* Some ranks stay away from MPI for a while, each for a time of its own; the others wait for them
  * in whatever comes next. */
-static void compute(const struct run *run, double most)
+static void compute(const struct run *run, const struct options *options)
 {
     uint64_t random = stream(run, run->rank, run->rank, 255), sum = random;
-    double end = MPI_Wtime() + most * (double)(pattern_random(&random) % 1000) / 1000;
+    double seconds = options->compute * (double)(pattern_random(&random) % 1000) / 1000;
+    double end = MPI_Wtime() + seconds;
+    uint64_t ns = (uint64_t)(seconds * 1e9);
 
-    if (most == 0 || pattern_random(&random) % 2 == 0)
+    if (seconds == 0 || pattern_random(&random) % 2 == 0)
         return;
+    if (options->idle)
+        nanosleep(&(struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) }, NULL);
     while (MPI_Wtime() < end)
         for (unsigned i = 0; i < 100000; i++)
             (void)pattern_random(&sum);
@@ -218,7 +226,7 @@ int main(int argc, char **argv)
         test_collectives(&run);
         run.iteration++;
         progress_print(&run, &options, start);
-        compute(&run, options.compute);
+        compute(&run, &options);
     }
     totals_print(&run, &options, MPI_Wtime() - start);
     MPI_Finalize();

@@ -173,6 +173,8 @@ def _command(
             words[words.index("ivc,tcp,self")] = "ivc,self"
     program = programs.program(one, one.environment(), "integrity")
     words += [str(program), "--stop", _STOP, "--progress", "1", "--compute", "0.3"]
+    if wanted.hypervisor != "qemu":
+        words += ["--idle"]  # emulated processors, of which a save takes its part
     return [*words, "--seed", str(wanted.seed), "--max-size", str(wanted.size)], env
 
 
