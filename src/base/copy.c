@@ -2,13 +2,14 @@
  * Copying many bytes between memory that another processor has just written, or will read at once,
  * and memory of our own.
  *
- * There are two ways: plain moves, whose loads wait for several lines at once, and the processor's string
+ * There are several ways: plain moves, whose loads wait for several lines at once, and the processor's string
  * instruction, which fetches no line that it is going to overwrite as a whole.  Either was seen to be
  * three times as fast as the other: it depends on the processor, on how far from each other the two are, and
- * on whose cache the lines lie in (docs/performance.md).  All of that is unknown here and may change at any
- * time, since the host moves its guests' processors.  So both are timed, a few copies of each, now and then,
- * by side and length; in between the faster one is taken.  A third one, past our cache, concerns the
- * reader as well (channel/fill.h).
+ * on whose cache the lines lie in (docs/performance.md).  Word by word is slower than both, but where the
+ * processor is emulated, and each vector is two words with a detour.  All of that is unknown here and may
+ * change at any time, since the host moves its guests' processors.  So all are timed, a few copies of each, now
+ * and then, by side and length; in between the fastest one is taken.  One more, past our cache, concerns
+ * the reader as well (channel/fill.h).
  */
 #include "base/copy.h"
 
@@ -49,7 +50,6 @@ static void copy_by_moves(char *to, const char *from, size_t n)
 #include <emmintrin.h>
 
 enum {
-    WAYS = 2,
     LINE = 64,
     TRIES = 4,                  /* of each way, in turn */
     LENGTHS = 6,                /* from 2, 4, 8, 16, 32 and 64 KiB on */
@@ -57,12 +57,18 @@ enum {
     PAUSE_MAX = 1024,
 };
 
+enum way { BY_MOVES, BY_STRING, BY_WORDS, WAYS };
+
+/* Comparisons, after which BY_WORDS is left out: whether the processor is emulated stays as it is. */
+enum { LOST_MAX = 4 };
+
 struct choice {
     ivc_atomic_u32 copies;      /* left until the next comparison */
-    ivc_atomic_u32 way;         /* the faster one */
+    ivc_atomic_u32 way;         /* the fastest one */
     atomic_flag comparing;      /* a thread does, and has what follows */
     uint32_t pause;             /* between two comparisons */
-    uint32_t tries;             /* of all comparisons */
+    uint32_t tries;             /* of this comparison */
+    uint32_t lost;              /* comparisons, one after the other, that BY_WORDS did not win */
     struct ivc_timed timed[WAYS];
     uint32_t cycles[WAYS];      /* for 4 KiB */
 };
@@ -83,20 +89,42 @@ static void copy_by_string(char *to, const char *from, size_t n)
     memcpy(to, from, rest);
 }
 
+/* Volatile: else the compiler makes vectors of them, or a call of memcpy(). */
+typedef volatile uint64_t word __attribute__((aligned(1), may_alias));
+
+static void copy_by_words(char *to, const char *from, size_t n)
+{
+    size_t blocks = n / LINE;
+    word *out = (word *)to;
+    const word *in = (const word *)from;
+
+    for (size_t i = 0; i < blocks; i++, in += 8, out += 8) {
+        out[0] = in[0], out[1] = in[1], out[2] = in[2], out[3] = in[3];
+        out[4] = in[4], out[5] = in[5], out[6] = in[6], out[7] = in[7];
+    }
+    memcpy(to + blocks * LINE, from + blocks * LINE, n % LINE);
+}
+
 static void copy_by(uint32_t way, char *to, const char *from, size_t n)
 {
-    if (way == 0)
-        copy_by_moves(to, from, n);
-    else
-        copy_by_string(to, from, n);
+    switch (way) {
+    case BY_STRING: copy_by_string(to, from, n); break;
+    case BY_WORDS: copy_by_words(to, from, n); break;
+    default: copy_by_moves(to, from, n);
+    }
 }
 
 /* Relaxed, all of it: which way another thread takes meanwhile, and how often, does not matter. */
-static void decide(struct choice *choice)
+static void decide(struct choice *choice, uint32_t ways)
 {
-    uint32_t way = choice->cycles[1] < choice->cycles[0];
-    bool same = way == ivc_load_relaxed(&choice->way);
+    uint32_t way = BY_MOVES;
+    bool same;
 
+    for (uint32_t i = 0; i < ways; i++)
+        way = choice->cycles[i] < choice->cycles[way] ? i : way;
+    choice->lost = way == BY_WORDS ? 0 : choice->lost + 1;
+    choice->tries = 0;
+    same = way == ivc_load_relaxed(&choice->way);
     choice->pause = ivc_timed_pause(choice->pause, same, PAUSE_MIN, PAUSE_MAX);
     ivc_store_relaxed(&choice->way, way);
     ivc_store_relaxed(&choice->copies, choice->pause);
@@ -104,13 +132,14 @@ static void decide(struct choice *choice)
 
 static void compare(struct choice *choice, char *to, const char *from, size_t n)
 {
-    uint32_t way = choice->tries++ % WAYS;
+    uint32_t ways = choice->lost < LOST_MAX ? WAYS : BY_WORDS;
+    uint32_t way = choice->tries++ % ways;
     uint64_t start = ivc_cycles();
 
     copy_by(way, to, from, n);
     if (ivc_timed_add(&choice->timed[way], TRIES, ivc_cycles() - start, n, &choice->cycles[way])
-        && way == WAYS - 1)
-        decide(choice);
+        && way == ways - 1)
+        decide(choice, ways);
 }
 
 /* Stores that leave no line in our cache: the processor puts whole lines together and writes them to memory. */
