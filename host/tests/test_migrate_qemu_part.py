@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import random
+import subprocess
 from typing import Any
 
 import pytest
@@ -86,3 +88,37 @@ def test_the_environment_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IVC_TEST_MIGRATIONS", "many")
     with pytest.raises(UsageError, match="IVC_TEST_MIGRATIONS=many"):
         part.plan()
+
+
+class _DeadGuest:
+    """A lab of which the first guest has died; and a job in it, of which nothing is left."""
+
+    def __init__(self) -> None:
+        self.guests = ["g1", "g2"]
+
+    def run(self, guest: str, *_: object, timeout: float) -> subprocess.CompletedProcess[str]:
+        if guest == "g1":
+            raise subprocess.TimeoutExpired("ssh", timeout)
+        return subprocess.CompletedProcess([], 0, "trace of g2", "")
+
+    def refresh(self) -> _DeadGuest:
+        return self
+
+    def member(self, _: str) -> _DeadGuest:
+        return self
+
+    def alive(self) -> bool:
+        return False
+
+    def output(self) -> str:
+        return "iteration 3"
+
+
+def test_a_guest_that_died_is_told_of() -> None:
+    story = part.Story("MPI", [], error="g2 was not moved to h1")
+    lab: Any = _DeadGuest()
+    part._finish(part.Stage(lab, random.Random(1), Run(io.StringIO())), lab, story)
+    assert story.error.startswith("g2 was not moved to h1")
+    assert "g1 has died" in story.error
+    assert story.said == "iteration 3"
+    assert story.traces == {"g1": "", "g2": "trace of g2"}

@@ -1,5 +1,5 @@
 /*
- * Timing two ways of doing the same now and then, to go the faster one in between.
+ * Timing ways of doing the same now and then, to go the fastest one in between.
  *
  * A few times are taken of each; the slowest of them was held up by something else and is not counted.  As
  * long as the answer stays the same, the next comparison is put off for twice as long.

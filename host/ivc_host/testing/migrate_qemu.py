@@ -293,15 +293,20 @@ def _travel(stage: Stage, job: Job, story: Story, count: int) -> None:
 def _finish(stage: Stage, job: Job, story: Story) -> None:
     """However the job fares: what it said, and the traces."""
     guests = stage.lab.guests
-    stage.lab.run(guests[0], ["touch", _STOP], timeout=60)
     try:
+        stage.lab.run(guests[0], ["touch", _STOP], timeout=60)
         done = job.finish(_END)
         story.code, story.said = done.returncode, done.stdout + done.stderr
-    except IvcError as error:
+    except (IvcError, subprocess.TimeoutExpired) as error:
         story.error += f" {error}"
-        story.said = job.output() + (error.detail or "")
+        story.said = job.output() + (getattr(error, "detail", None) or "")
     for guest in guests:
-        story.traces[guest] = stage.trace_of(guest)
+        try:
+            story.traces[guest] = stage.trace_of(guest)
+        except (IvcError, subprocess.TimeoutExpired) as error:
+            alive = stage.lab.refresh().member(guest).alive()
+            story.error += f" {guest}: {error}" if alive else f" {guest} has died"
+            story.traces[guest] = ""
 
 
 def _job(stage: Stage, one: mpis.Mpi, wanted: Plan) -> Story:
