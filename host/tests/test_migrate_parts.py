@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import time
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,33 @@ def test_roll_of_xen() -> None:
     roll.note("", 33)
     roll.note("", 34)
     assert roll.is_empty()
+
+
+#: Lists one process, which hears the order's beat or not, until it is told that it is dead.
+_LIST = """
+i=0
+while ! read -t 0.01 dead; do i=$((i + 1)); echo "7:$((i * $1)) "; done
+while sleep 0.01; do echo; done
+"""
+
+
+@pytest.mark.parametrize(("hears", "left"), [(0, 0), (1, 1)])
+def test_who_was_killed_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, hears: int, left: int
+) -> None:
+    monkeypatch.setattr(xen, "_LEASE", 0.5)
+
+    async def ask() -> int | None:
+        order = await asyncio.create_subprocess_exec(
+            *("bash", "-c", _LIST, "list", str(hears)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            return await xen._answers(order, time.monotonic(), 0.2)
+        finally:
+            order.kill()
+            await order.wait()
+
+    assert asyncio.run(ask()) == left
 
 
 def group(host: str, identity: str = "1") -> Group:

@@ -37,8 +37,15 @@ from .reach import Done, Reach
 _MOVE_SECONDS = 1800.0
 _LOOK_SECONDS = 60.0
 
-#: Seconds for which a process that lives does not fail to note a beat.
+#: Seconds for which a process that lives does not fail to note a beat; and for a dead one's record to go.
 _LEASE = 10.0
+_REMOVAL = 5.0
+
+_NOT_ALL = "not all processes let go of their grants"
+_PATIENCE = (
+    "try a longer --timeout: one whose peer has just died goes on when the network has told it so "
+    "(IVC_NETWORK_TIMEOUT, 30 s)"
+)
 
 #: Says which processes are still there and how far they have heard the order beat, "ID:BEAT ...", several
 #: times a second, until its input ends. A line of its input names one that is dead.
@@ -106,10 +113,11 @@ async def ordered(at: XenHost, domain: int, limit: float) -> AsyncIterator[float
     assert order.stdin is not None and order.stdout is not None
     reader: asyncio.Task[None] | None = None
     try:
-        left = await _answers(order, begin + limit)
-        if left != 0:
-            said = "XenStore does not take it" if left is None else f"{left} did not in {limit:g} s"
-            raise MigrateError(f"not all processes let go of their grants: {said}")
+        left = await _answers(order, begin, limit)
+        if left is None:
+            raise MigrateError(f"{_NOT_ALL}: XenStore does not take the order")
+        if left:
+            raise MigrateError(f"{_NOT_ALL}: {left} did not in {limit:g} s", hint=_PATIENCE)
         reader = asyncio.create_task(_drain(order.stdout))
         yield time.monotonic() - begin
     finally:
@@ -128,6 +136,7 @@ class Roll:
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[str, float]] = {}
+        self._alive: set[str] = set()
         self._were: int | None = None
         #: None: nothing was said yet.
         self.left: int | None = None
@@ -137,6 +146,8 @@ class Roll:
         said = dict(word.split(":", 1) for word in line.split() if ":" in word[1:])
         self._were, self.left = self.left, len(said)
         for name, beat in said.items():
+            if name in self._heard and self._heard[name][0] != beat:
+                self._alive.add(name)
             if name not in self._heard or self._heard[name][0] != beat:
                 self._heard[name] = (beat, now)
         self._heard = {name: self._heard[name] for name in said}
@@ -148,16 +159,29 @@ class Roll:
             self._heard[name] = (self._heard[name][0], now)
         return found
 
+    def is_mute(self) -> bool:
+        """Some are left, and nothing was heard of any of them."""
+        return bool(self._heard) and not self._alive & self._heard.keys()
+
     def is_empty(self) -> bool:
         """Twice: one that was about to join when the order came is there for a moment."""
         return self.left == 0 and self._were == 0
 
 
-async def _answers(order: asyncio.subprocess.Process, end: float) -> int | None:
-    """How many processes are left; None: the order was not given."""
+async def _answers(
+    order: asyncio.subprocess.Process, begin: float, limit: float
+) -> int | None:
+    """How many processes are left; None: the order was not given.
+
+    Those that were killed do not count, however short the limit is: they are waited for until that is known.
+    """
     assert order.stdin is not None and order.stdout is not None
     roll = Roll()
-    while (wait := end - time.monotonic()) > 0 and not roll.is_empty():
+    while not roll.is_empty():
+        seconds = max(limit, _LEASE + _REMOVAL) if roll.is_mute() else limit
+        wait = begin + seconds - time.monotonic()
+        if wait <= 0:
+            break
         try:
             line = await asyncio.wait_for(order.stdout.readline(), wait)
         except TimeoutError:
