@@ -119,6 +119,12 @@ static uint64_t spin_cycles(const struct ivc_rest *rest, const struct ivc_crowd 
     return SPIN_US * rest->cycles_per_us;
 }
 
+/* Between two turns. */
+static uint64_t work_cycles(const struct ivc_rest *rest)
+{
+    return IVC_MAX(WORK_US * rest->cycles_per_us, PACES * rest->pace);
+}
+
 void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd)
 {
     uint64_t now = ivc_cycles();
@@ -135,8 +141,7 @@ void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd)
         if (step > JUMP_US * rest->cycles_per_us)
             see_jump(rest, crowd, now, step);
         see_turns(rest, now, step - IVC_MIN(given, step)
-                             > IVC_REST_LOOK_EVERY * IVC_MAX(WORK_US * rest->cycles_per_us,
-                                                             PACES * rest->pace));
+                             > IVC_REST_LOOK_EVERY * work_cycles(rest));
     }
     spin = spin_cycles(rest, crowd, now);
     if (now - rest->since >= spin && rest->work == 0

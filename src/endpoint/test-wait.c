@@ -208,7 +208,7 @@ static void test_timeout(void)
 }
 
 /* What no turn takes on this processor. */
-static uint64_t work_ns(void)
+static uint64_t long_work_ns(void)
 {
     const struct ivc_rest *rest = &a.endpoint->rest;
 
@@ -238,11 +238,11 @@ static void test_rest(void)
     open_pair();
     exchange();
     CHECK(look_and_work(UINT32_MAX, 0));
-    CHECK(!look_and_work(5000, work_ns()));
+    CHECK(!look_and_work(5000, long_work_ns()));
     send_one(&b);
     while (a.got == ROUNDS)
         ivc_endpoint_progress(a.endpoint);
-    CHECK(!look_and_work(5000, work_ns()));
+    CHECK(!look_and_work(5000, long_work_ns()));
     CHECK(look_and_work(UINT32_MAX, 0));
     close_pair();
 }
@@ -254,7 +254,7 @@ static void test_slow_processor(void)
 
     open_pair();
     exchange();
-    work = work_ns();
+    work = long_work_ns();
     CHECK(!look_and_work(5000, work));
     a.endpoint->rest.pace *= 100;
     CHECK(look_and_work(UINT32_MAX, work));

@@ -13,7 +13,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 struct options {
@@ -142,12 +141,11 @@ static void compute(const struct run *run, const struct options *options)
     uint64_t random = stream(run, run->rank, run->rank, 255), sum = random;
     double seconds = options->compute * (double)(pattern_random(&random) % 1000) / 1000;
     double end = MPI_Wtime() + seconds;
-    uint64_t ns = (uint64_t)(seconds * 1e9);
 
     if (seconds == 0 || pattern_random(&random) % 2 == 0)
         return;
     if (options->idle)
-        nanosleep(&(struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) }, NULL);
+        usleep((useconds_t)(seconds * 1e6));
     while (MPI_Wtime() < end)
         for (unsigned i = 0; i < 100000; i++)
             (void)pattern_random(&sum);

@@ -146,10 +146,12 @@ class Roll:
         said = dict(word.split(":", 1) for word in line.split() if ":" in word[1:])
         self._were, self.left = self.left, len(said)
         for name, beat in said.items():
-            if name in self._heard and self._heard[name][0] != beat:
+            known = self._heard.get(name)
+            if known and known[0] == beat:
+                continue
+            if known:
                 self._alive.add(name)
-            if name not in self._heard or self._heard[name][0] != beat:
-                self._heard[name] = (beat, now)
+            self._heard[name] = (beat, now)
         self._heard = {name: self._heard[name] for name in said}
 
     def dead(self, now: float) -> list[str]:

@@ -159,21 +159,22 @@ def _command(
     one: mpis.Mpi, guests: Sequence[str], wanted: Plan
 ) -> tuple[list[str], dict[str, str]]:
     """How the job is started in the first guest; memory and our network, and nothing else."""
+    on_xen = wanted.hypervisor != "qemu"
     settings = {"IVC_STATS": "1", "IVC_TRACE": _TRACE, "FI_TCP_IFACE": "eth0"}
-    if wanted.hypervisor != "qemu":
+    if on_xen:
         settings["IVC_NETWORK_TIMEOUT"] = "0"  # a guest that is saved says nothing for minutes
     words, env = one.command(mpis.IVC, one.environment(), guests, len(guests))
     env = {**env, **settings}
     if one.abi == "openmpi":
         words += [word for key in settings for word in ("-x", key)]
-        if wanted.hypervisor != "qemu":
+        if on_xen:
             words += ["--mca", "oob_tcp_keepalive_time", "0"]  # its daemons give up sooner
         if one.key == "openmpi-4.1-plugin":
             words += ["--mca", "btl_ivc_network", "1"]
             words[words.index("ivc,tcp,self")] = "ivc,self"
     program = programs.program(one, one.environment(), "integrity")
     words += [str(program), "--stop", _STOP, "--progress", "1", "--compute", "0.3"]
-    if wanted.hypervisor != "qemu":
+    if on_xen:
         words += ["--idle"]  # emulated processors, of which a save takes its part
     return [*words, "--seed", str(wanted.seed), "--max-size", str(wanted.size)], env
 
