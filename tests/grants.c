@@ -319,6 +319,40 @@ static void test_domain_used_again(void)
     check_nothing_left();
 }
 
+/* It is back before we have taken leave of it, and is told of our page where it was told before. */
+static void test_back_at_once(void)
+{
+    const struct ivc_identity identity = { .magic_id = 1, .client_id = 2, .endpoint_id = 0x7e7e };
+    struct ivc_region *a = (fresh(), join(1)), *b = open_as(2), *again = open_as(3);
+    struct ivc_member before, now;
+    uint64_t end = ivc_now_ms() + 20000;
+    IVC_AUTO_FREE char *text = NULL;
+    char path[64];
+
+    CHECK_EQ(ivc_region_join(b, &identity), 0);
+    before = find(a, 2);
+    connect_to(a, &before);
+    CHECK_EQ(ivc_region_join(again, &identity), 0);
+    while (ivc_region_member_at(a, 3, ivc_region_self(again)->generation, identity.endpoint_id, &now) != 0)
+        CHECK(ivc_now_ms() < end);
+    connect_to(a, &now);
+    ivc_region_free(b);
+    ivc_store_release(&ivc_region_own_link(a, before.slot)->generation, 0);
+    while (ivc_layout_phase(ivc_load_relaxed(&ivc_region_slot(a, before.slot)->state)) != IVC_PHASE_FREE) {
+        CHECK(ivc_now_ms() < end);
+        ivc_sleep_ms(10);
+    }
+    snprintf(path, sizeof path, "ivc-pairs/%016llx/%016llx", (unsigned long long)ivc_region_self(a)->endpoint_id,
+             (unsigned long long)identity.endpoint_id);
+    CHECK_EQ(again->grants->backend->get(again->grants->handle, 1, path, &text), 0);
+    connect_to(again, &(struct ivc_member){ .slot = find(again, 1).slot, .generation = ivc_region_self(a)->generation });
+    wait_for_link(a, now.slot);
+    wait_for_link(again, find(again, 1).slot);
+    ivc_region_free(again);
+    ivc_region_free(a);
+    check_nothing_left();
+}
+
 /* ---- those who lie */
 
 static void test_wrong_texts(void)
@@ -453,6 +487,25 @@ static void test_refusals(void)
     ivc_region_unshare(region, &share);
     ivc_region_free(region);
     ivc_region_free(peer);
+    check_nothing_left();
+}
+
+/* The system call that maps may find no memory at that moment; nobody says when it would succeed. */
+static void test_map_refused_once(void)
+{
+    struct ivc_region *a = (fresh(), join(1)), *b = join(2);
+    struct ivc_member to_b = find(a, 2), to_a = find(b, 1);
+
+    fake_faults.map = -ENOMEM;
+    connect_to(a, &to_b);
+    connect_to(b, &to_a);
+    ivc_sleep_ms(300);
+    CHECK(!ivc_region_peer_link(a, to_b.slot) && !ivc_region_peer_link(b, to_a.slot));
+    fake_faults.map = 0;
+    wait_for_link(a, to_b.slot);
+    wait_for_link(b, to_a.slot);
+    ivc_region_free(a);
+    ivc_region_free(b);
     check_nothing_left();
 }
 
@@ -644,10 +697,12 @@ static const struct check_case cases[] = {
     { "killed", test_killed, SECONDS },
     { "a guest vanishes", test_vanished, SECONDS },
     { "a guest's number is used again", test_domain_used_again, SECONDS },
+    { "back at once", test_back_at_once, SECONDS },
     { "wrong texts", test_wrong_texts, SECONDS },
     { "a stolen record", test_stolen_record, SECONDS },
     { "references that were not granted", test_wrong_references, SECONDS },
     { "refusals", test_refusals, SECONDS },
+    { "mapping is refused for a moment", test_map_refused_once, SECONDS },
     { "all pages taken", test_all_pages_taken, SECONDS },
     { "an order", test_order, SECONDS },
     { "moved without a word", test_moved_without_a_word, SECONDS },

@@ -492,12 +492,15 @@ static void on_news(struct ivc_region *region, const struct ivc_grant_news *news
     }
 }
 
-/* The store has only so many watches for a guest. */
-static void look_at_unwatched(struct ivc_region *region)
+/* The store has only so many watches for a guest; and a page of whose owner we wait, once in a while, as mapping it
+ * may have been refused only at that moment. */
+static void look_at_pairs(struct ivc_region *region, bool waited_for)
 {
+    const struct ivc_pair *pairs = region->grants->pairs;
+
     pthread_mutex_lock(&region->lock);
     for (uint32_t slot = 0; slot < region->grants->geometry.capacity; slot++)
-        if (!region->grants->pairs[slot].watched)
+        if (!pairs[slot].watched || (waited_for && pairs[slot].own.memory))
             ivc_pair_look(region, slot);
     pthread_mutex_unlock(&region->lock);
 }
@@ -531,7 +534,7 @@ static void *listen_main(void *arg)
 
         take_all(region);
         answer_beat(region);
-        look_at_unwatched(region);
+        look_at_pairs(region, now >= scan_at);
         if (now >= scan_at) {
             look_at_order(grants);      /* in case that it has no watch */
             scan_some(region);

@@ -249,13 +249,23 @@ static int make_page(struct ivc_region *region, uint32_t slot, uint32_t *ret_ref
     return 0;
 }
 
+/* A peer that has moved is told at the same place where it was told before, as another member. */
+static void forget_told(struct ivc_region *region, uint64_t endpoint_id)
+{
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
+        if (ivc_region_slot(region, slot)->endpoint_id == endpoint_id)
+            region->grants->pairs[slot].told = false;
+}
+
 static int tell(struct ivc_region *region, uint32_t slot, uint32_t ref)
 {
     struct ivc_grants *grants = region->grants;
-    const struct ivc_pair *pair = &grants->pairs[slot];
+    struct ivc_pair *pair = &grants->pairs[slot];
     const struct ivc_pair_page *own = pair->own.memory;
     char path[IVC_GRANT_PATH], text[80];
 
+    forget_told(region, ivc_region_slot(region, slot)->endpoint_id);
+    pair->told = true;
     pair_path(region->self.endpoint_id, ivc_region_slot(region, slot)->endpoint_id, path);
     snprintf(text, sizeof text, "%u %u %u %u %u", IVC_PAIR_VERSION, ref, pair->joined ? 0 : port_of(pair),
              own->generation, own->for_generation);
@@ -321,10 +331,8 @@ static int make(struct ivc_region *region, uint32_t slot)
         ivc_store_relaxed(&pair->port, port);
     if (r == 0)
         r = make_page(region, slot, &ref);
-    if (r == 0) {
-        pair->told = true;
+    if (r == 0)
         r = tell(region, slot, ref);
-    }
     if (r != 0) {
         unmake(region, slot);
         return r;
@@ -395,7 +403,7 @@ static void map_page(struct ivc_region *region, uint32_t slot, uint32_t ref, uin
 
     if (grants->backend->map(grants->handle, pair->domain, 1, &ref, page, &memory) != 0) {
         put_zeroes(page, sizeof *page);
-        return;     /* it may be gone since; else news come */
+        return;     /* it may be gone since; else look_at_pairs() tries again */
     }
     if (!is_for_us(region, slot, page)) {
         put_zeroes(page, sizeof *page);
