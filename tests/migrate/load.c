@@ -59,7 +59,7 @@ int load_progress(struct load *load)
     for (uint32_t i = 0; i < load->board->n_ranks; i++)
         if (i != load->own)
             tell_pair(&load->peers[i]);
-    ivc_store_relaxed(&load->place->turns, load->turn);
+    ivc_store_release(&load->place->turns, load->turn);     /* pairs with the acquire in turns_of() */
     return n;
 }
 

@@ -305,10 +305,13 @@ static void test_grants_stale(void)
 
         run_await_path(&run, 0, 1, IVC_PATH_MEMORY, 10000);
         CHECK(run_ask(&run, 1));
-        before = run_totals(&run);
         guest_place(&run.guests[1].guest, NULL);            /* from here on what it had mapped is the past */
         guest_withdraw(&run.guests[1].guest);
         run_await_path(&run, 0, 1, IVC_PATH_NETWORK, 10000);
+        run_await_counts(&run);
+        before = run_totals(&run);
+        run_await_path(&run, 0, 1, IVC_PATH_NETWORK, 10000);
+        run_await_counts(&run);
         CHECK_EQ(run_totals(&run).memory_bytes, before.memory_bytes);
         guest_place(&run.guests[1].guest, &run.hosts[away]);
         run_await_path(&run, 0, 1, away ? IVC_PATH_NETWORK : IVC_PATH_MEMORY, 10000);

@@ -183,6 +183,26 @@ void run_await_path(struct run *run, uint32_t a, uint32_t b, enum ivc_path path,
     }
 }
 
+/* Acquire: pairs with the release in load_progress(); the counts of these turns are visible. */
+static uint64_t turns_of(const struct run *run, uint32_t rank)
+{
+    return ivc_load_acquire(&run->board->ranks[rank].turns);
+}
+
+void run_await_counts(struct run *run)
+{
+    uint64_t end = run_ms(run) + run_limit(PATIENCE_MS), turns[BOARD_RANKS_MAX];
+
+    for (uint32_t i = 0; i < run->options.ranks; i++)
+        turns[i] = turns_of(run, i);
+    for (uint32_t i = 0; i < run->options.ranks; i++)
+        while (run_is_alive(run, i) && turns_of(run, i) < turns[i] + 2) {
+            CHECK_THAT(run_ms(run) < end, "rank %u makes no turn", i);
+            run_step(run);
+            ivc_sleep_ms(1);
+        }
+}
+
 /* ---- the end */
 
 /* One direction of a pair: what it must be when all has come. */
@@ -212,11 +232,6 @@ static bool has_all_come(const struct run *run)
             if (run_is_connected(run, i, k) && run_under_way(run, i, k, &came) > 0)
                 return false;
     return true;
-}
-
-static uint64_t turns_of(const struct run *run, uint32_t rank)
-{
-    return ivc_load_relaxed(&run->board->ranks[rank].turns);
 }
 
 /* A rank that still has to send may take its time, as long as something comes; one that does not

@@ -104,6 +104,8 @@ bool run_ask(struct run *run, unsigned guest);
 void run_move_guest(struct run *run, unsigned guest, struct host *to);
 /* Waits until two living ranks have exchanged by memory (or by network) from now on. */
 void run_await_path(struct run *run, uint32_t a, uint32_t b, enum ivc_path path, unsigned ms);
+/* Waits until every living rank has begun and ended a turn from now on: what it had done before is in its counts. */
+void run_await_counts(struct run *run);
 
 /* All have come: stops, compares what was sent with what came, and ends the ranks. */
 void run_finish(struct run *run);
