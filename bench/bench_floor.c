@@ -6,6 +6,7 @@
  *
  *     pingpong  one 8-byte sequence number per cache line, back and forth; one way
  *     ring      a ring of 64-byte slots: number, length and payload in one line
+ *     loaded    the same ring, where both sides also store --stores times per message into memory of their own
  *     copy      messages of 1 MiB through a ring, in chunks; both copies at the same time
  */
 #include "sample.h"
@@ -44,13 +45,13 @@ struct options {
     const char *tests;
     int cpus[2];
     double seconds;
-    size_t ring, chunk, message;
+    size_t ring, chunk, message, stores;
 };
 
 static struct shared *shared;
 static struct options options = {
     .tests = "pingpong,ring,copy", .cpus = { 0, 1 }, .seconds = 0.2,
-    .ring = 8u << 20, .chunk = 64u << 10, .message = 1u << 20,
+    .ring = 8u << 20, .chunk = 64u << 10, .message = 1u << 20, .stores = 16,
 };
 
 /* Spins without a pause: the floor is what the machine can do, not what is polite.  Two sides on
@@ -120,7 +121,15 @@ static void pingpong_near(void)
     bench_series_free(&series);
 }
 
-static void ring_far(void)
+static volatile uint64_t own_memory[8];
+
+static inline void load(size_t stores)
+{
+    for (size_t i = 0; i < stores; i++)
+        own_memory[i % 8] = i;
+}
+
+static inline __attribute__((always_inline)) void ring_receive(size_t stores)
 {
     char payload[SLOT_PAYLOAD];
     uint64_t number = 0;
@@ -133,17 +142,18 @@ static void ring_far(void)
                 return;
         memcpy(payload, slot->payload, 8);
         __asm__ volatile("" : : "r"(payload) : "memory");
+        load(stores);
         if (++number % ACK_EVERY == 0)
             publish(&shared->tail.value, number);
     }
 }
 
-static void ring_near(void)
+static inline __attribute__((always_inline)) void ring_send(const char *test, size_t stores)
 {
-    struct bench_result result = { .program = "bench_floor", .test = "ring", .bytes = 8,
+    struct bench_result result = { .program = "bench_floor", .test = test, .bytes = 8,
                                    .ranks = 2 };
     uint64_t number = 0, tail = 0, start, limit;
-    char payload[8] = { 1 };
+    char payload[8] = { 1 }, extra[40];
 
     limit = bench_clock_nanoseconds() + (uint64_t)(options.seconds * 1e9);
     start = bench_ticks();
@@ -157,6 +167,7 @@ static void ring_near(void)
         slot->len = sizeof(payload);
         memcpy(slot->payload, payload, sizeof(payload));
         atomic_store_explicit(&slot->number, (uint32_t)++number, memory_order_release);
+        load(stores);
     }
     wait_for(&shared->tail.value, number);      /* number is a multiple of ACK_EVERY */
     result.mean_us = bench_ticks_us(bench_ticks() - start) / (double)number;
@@ -165,7 +176,29 @@ static void ring_near(void)
     result.megabytes_s = 8 / result.mean_us;
     publish(&shared->head.value, number);
     publish(&shared->stop.value, 1);
+    snprintf(extra, sizeof(extra), ",\"stores\":%zu", stores);
+    result.extra = extra;
     bench_result_print(&result, NULL);
+}
+
+static void ring_far(void)
+{
+    ring_receive(0);
+}
+
+static void ring_near(void)
+{
+    ring_send("ring", 0);
+}
+
+static void loaded_far(void)
+{
+    ring_receive(options.stores);
+}
+
+static void loaded_near(void)
+{
+    ring_send("loaded", options.stores);
 }
 
 /* Moves `message` bytes between private memory and the ring, chunk by chunk. */
@@ -238,6 +271,7 @@ static const struct test {
 } tests[] = {
     { "pingpong", pingpong_near, pingpong_far },
     { "ring", ring_near, ring_far },
+    { "loaded", loaded_near, loaded_far },
     { "copy", copy_near, copy_far },
 };
 
@@ -286,8 +320,8 @@ static int run(const struct test *test)
 static int usage(int code)
 {
     fprintf(code ? stderr : stdout,
-            "Usage: bench_floor [--test pingpong,ring,copy] [--cpus A,B] [--seconds S]\n"
-            "                   [--ring BYTES] [--chunk BYTES]\n"
+            "Usage: bench_floor [--test pingpong,ring,loaded,copy] [--cpus A,B] [--seconds S]\n"
+            "                   [--ring BYTES] [--chunk BYTES] [--stores N]\n"
             "Measures the bare machine between two processors; one JSON line per test.\n");
     return code;
 }
@@ -297,7 +331,8 @@ int main(int argc, char **argv)
     static const struct option longs[] = {
         { "test", required_argument, NULL, 't' }, { "cpus", required_argument, NULL, 'c' },
         { "seconds", required_argument, NULL, 's' }, { "ring", required_argument, NULL, 'r' },
-        { "chunk", required_argument, NULL, 'k' }, { "help", no_argument, NULL, 'h' }, { 0 },
+        { "chunk", required_argument, NULL, 'k' },
+        { "stores", required_argument, NULL, 'o' }, { "help", no_argument, NULL, 'h' }, { 0 },
     };
     int c, error;
 
@@ -313,6 +348,8 @@ int main(int argc, char **argv)
         else if (c == 'r' && !bench_parse_size(optarg, &options.ring))
             continue;
         else if (c == 'k' && !bench_parse_size(optarg, &options.chunk))
+            continue;
+        else if (c == 'o' && !bench_parse_size(optarg, &options.stores))
             continue;
         else if (c != 't')
             return usage(2);
