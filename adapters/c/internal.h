@@ -58,6 +58,7 @@ struct ivc_connection {
     uint32_t unread_first, unread_len;
     char *landing;
     size_t landing_room;
+    bool reads_short;                   /* the last packet was one: so will be the next */
     uint32_t untold;                    /* bytes read that the peer has not been told of */
 
     bool open_due, accept_due;          /* packets that found no room yet */

@@ -177,6 +177,7 @@ static inline bool take_short(struct ivc_context *context, const struct ivc_peer
     ivc_copy_short(IVC_COPY_OUT, connection->landing, (const char *)packet->head + DATA_HEADER, len);
     connection->landing += len;
     connection->landing_room -= len;
+    connection->reads_short = true;
     if (connection->landing_room == 0)
         ivc_endpoint_end_turn(context->endpoint);
     return true;
@@ -202,6 +203,7 @@ void take_other(struct ivc_context *context, struct ivc_peer *peer, const struct
     connection = find(context, peer, to);
     if (!connection)
         return;
+    connection->reads_short = false;
     /* The header may end in the head or in the body. */
     skip = packet->tag == TAG_LONG ? LONG_HEADER : DATA_HEADER;
     in_head = IVC_MIN(packet->head_len, skip);
@@ -302,12 +304,15 @@ void stream_progress(struct ivc_context *context)
 /* One packet, gathered into the ring. */
 static inline int send_short(struct ivc_connection *connection, const char *bytes, size_t len)
 {
+    struct ivc_endpoint *endpoint = connection->context->endpoint;
     struct iovec iov[2] = {
         { &connection->peer_number, DATA_HEADER },
         { (void *)bytes, len },
     };
 
-    return ivc_endpoint_send(connection->context->endpoint, connection->peer, TAG_DATA, iov, 2);
+    return len <= IVC_SHORT_MAX
+        ? ivc_endpoint_send_short(endpoint, connection->peer, TAG_DATA, connection->peer_number, bytes, len)
+        : ivc_endpoint_send(endpoint, connection->peer, TAG_DATA, iov, 2);
 }
 
 /* One packet: a long one is copied into a buffer. */
@@ -403,9 +408,25 @@ char *stream_take_unread(struct ivc_connection *connection, size_t *ret_len)
     return bytes;
 }
 
+/* What has come in short packets and that no turn of progress has seen yet. */
+static inline size_t take_next(struct ivc_connection *connection, char *buffer, size_t len)
+{
+    struct ivc_endpoint *endpoint = connection->context->endpoint;
+    size_t done = 0;
+    ptrdiff_t n = connection->reads_short ? 0 : -1;
+
+    while (done < len && n >= 0) {
+        n = ivc_endpoint_take_short(endpoint, connection->peer, TAG_DATA, connection->own_number, buffer + done,
+                                    len - done);
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return done;
+}
+
 ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len)
 {
-    size_t n = connection->unread_len > 0 ? read_kept(connection, buffer, len) : 0;
+    size_t n = connection->unread_len > 0 ? read_kept(connection, buffer, len)
+        : take_next(connection, buffer, len);
 
     if (n < len && connection->unread_len == 0) {
         connection->landing = buffer + n;

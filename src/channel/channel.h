@@ -142,19 +142,27 @@ static inline bool ivc_tx_idle(const struct ivc_tx *tx)
     return tx->head == tx->tail;
 }
 
+/* A slot is free, as far as we know, and holds so many bytes. */
+static inline bool ivc_tx_has_room(const struct ivc_tx *tx, size_t len)
+{
+    return len <= tx->inline_max && tx->tail - tx->head < tx->n_slots;
+}
+
 static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
 {
     return tx->slots + ((size_t)tx->at << tx->shift);
 }
 
-/* Makes the packet at tail, of `n` slots before the ring's end, valid, and lets the receiver know. */
-static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
-                                  enum ivc_slot_kind kind, uint32_t n, uint32_t chunk)
+/* Makes the packet at tail, of `n` slots before the ring's end, valid.  False: the receiver is to be told by its
+ * bell. */
+static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
+                                 enum ivc_slot_kind kind, uint32_t n, uint32_t chunk)
 {
     uint32_t next = tx->at + n, ahead;
     uint64_t word = ivc_slot_word(tx->stamp, len, tag, kind);
 
-    tx->records[tx->at] = chunk;
+    if (chunk != IVC_CHUNK_NONE)    /* which it says else: see free_read_slots() and below */
+        tx->records[tx->at] = chunk;
     if (next == tx->n_slots) {
         next = 0;
         tx->stamp = ivc_stamp_after(tx->stamp);
@@ -176,7 +184,13 @@ static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, u
     if (len > IVC_SLOT_FIRST_LINE)
         ivc_fetch_to_write(slot + tx->second_line);     /* more such packets are to be expected */
     /* Relaxed: see region/inbox.c. */
-    if (!(ivc_load_relaxed(tx->bell.watched) & tx->bell.bit))
+    return ivc_load_relaxed(tx->bell.watched) & tx->bell.bit;
+}
+
+static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
+                                  enum ivc_slot_kind kind, uint32_t n, uint32_t chunk)
+{
+    if (!ivc_tx_commit(tx, slot, len, tag, kind, n, chunk))
         ivc_doorbell_ring(&tx->bell);
 }
 
@@ -189,7 +203,7 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
 {
     char *slot = ivc_tx_tail_slot(tx), *to = slot + IVC_SLOT_INLINE_AT;
 
-    if (__builtin_expect(len > tx->inline_max || tx->tail - tx->head >= tx->n_slots, 0))
+    if (__builtin_expect(!ivc_tx_has_room(tx, len), 0))
         return ivc_tx_send_other(tx, tag, iov, n_iov, len);
     for (unsigned i = 0; i < n_iov; i++) {
         ivc_copy_short(IVC_COPY_IN, to, iov[i].iov_base, iov[i].iov_len);
@@ -197,6 +211,17 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
     }
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, 1, IVC_CHUNK_NONE);
     return 0;
+}
+
+/* The same for a packet of one word and `len` bytes, for which there must be room (ivc_tx_has_room()).  False: as
+ * ivc_tx_commit(). */
+static inline bool ivc_tx_send_short(struct ivc_tx *tx, uint8_t tag, uint32_t word, const char *bytes, size_t len)
+{
+    char *slot = ivc_tx_tail_slot(tx);
+
+    memcpy(slot + IVC_SLOT_INLINE_AT, &word, sizeof word);
+    ivc_copy_short(IVC_COPY_IN, slot + IVC_SLOT_INLINE_AT + sizeof word, bytes, len);
+    return ivc_tx_commit(tx, slot, (uint32_t)(sizeof word + len), tag, IVC_SLOT_INLINE, 1, IVC_CHUNK_NONE);
 }
 
 /* Maps the ring that the member has made for us.  IVC_E_GONE when it has not (yet); -EBADMSG when
@@ -256,6 +281,26 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
     rx->step = 1;
     *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
     return 1;
+}
+
+/* The next packet, if it is of that tag, and begins with that word, and then has at most `room` bytes: these
+ * are copied to `to`, and their number is the answer.  -1: there is no such packet. */
+static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32_t word, char *to, size_t room)
+{
+    const char *slot = rx->slots + ((size_t)rx->at << rx->shift);
+    /* Acquire: as in ivc_rx_peek(). */
+    uint64_t first = ivc_load_acquire((const ivc_atomic_u64 *)slot);
+    uint32_t len = first >> 32 & 0xffff, is;
+
+    if ((uint32_t)first != rx->stamp || first >> 48 != ((uint32_t)IVC_SLOT_INLINE << 8 | tag)
+        || len < sizeof word || len > rx->short_max || len - sizeof word > room)
+        return -1;
+    memcpy(&is, slot + IVC_SLOT_INLINE_AT, sizeof is);
+    if (is != word)
+        return -1;
+    ivc_copy_short(IVC_COPY_OUT, to, slot + IVC_SLOT_INLINE_AT + sizeof word, len - sizeof word);
+    rx->step = 1;
+    return (ptrdiff_t)(len - sizeof word);
 }
 
 static inline void ivc_rx_advance(struct ivc_rx *rx)

@@ -77,6 +77,26 @@ static void check_packet(const struct ivc_region *region, const void *head, uint
         sink = ((const char *)body)[i];
 }
 
+/* What is taken without looking any further is a packet inside its slot, and fits where it is to go. */
+static bool check_short(const struct ivc_rx *fresh, uint32_t kind, uint32_t len, uint32_t word)
+{
+    enum { ROOM = 100, GUARD = 28 };
+    struct ivc_rx rx = *fresh;
+    char to[ROOM + GUARD];
+    ptrdiff_t n;
+
+    memset(to, 0x55, sizeof to);
+    n = ivc_rx_peek_short(&rx, 3, word, to, ROOM);
+    for (unsigned i = n < 0 ? 0 : (unsigned)n; i < sizeof to; i++)
+        CHECK_THAT(to[i] == 0x55, "kind %u, %u bytes: byte %u was written", kind, len, i);
+    if (n < 0)
+        return false;
+    CHECK_EQ(kind, IVC_SLOT_INLINE);
+    CHECK_EQ((uint32_t)n + 4, len);
+    CHECK((uint32_t)n <= ROOM && len <= rx.short_max && rx.head == fresh->head);
+    return true;
+}
+
 /* Every shape of a slot's word and of what it refers to. */
 static void test_slots(void)
 {
@@ -88,7 +108,7 @@ static void test_slots(void)
                                         UINT64_MAX - 4095 };
     static const uint32_t body_lens[] = { 0, 1, 100, 4096, SIZE, 0x7fffffff, UINT32_MAX };
     static const uint32_t slots[] = { 64, 64, 128, 128, 256, 4096 };
-    unsigned good = 0, bad = 0;
+    unsigned good = 0, bad = 0, taken = 0;
 
     for (unsigned s = 0; s < sizeof slots / sizeof *slots; s++) {
         struct pair pair;
@@ -122,11 +142,12 @@ static void test_slots(void)
                                 good++;
                             }
                             bad += r < 0;
+                            taken += check_short(&fresh, kind, lens[l], shares[h]);
                         }
         ivc_rx_close(&fresh);
         close_pair(&pair);
     }
-    CHECK(good > 100 && bad > 10000);
+    CHECK(good > 100 && bad > 10000 && taken > 100);
 }
 
 /* A ring full of shares, one after the other. */

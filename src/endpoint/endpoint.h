@@ -161,6 +161,12 @@ size_t ivc_endpoint_eager_max(const struct ivc_endpoint *endpoint);
 int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                       const struct iovec *iov, unsigned n_iov);
 
+/* The same for a packet of one word and `len` bytes behind it: the shortest way of the commonest packet.  (More than
+ * IVC_SHORT_MAX go the other way, which is shorter for who calls it.) */
+enum { IVC_SHORT_MAX = 32 };    /* bytes that are copied by a few moves */
+int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                            uint32_t word, const void *bytes, size_t len);
+
 /*
  * Memory that the peer can read in place.  Take a buffer of up to packet_max bytes, fill it (the
  * only copy on our side), send it: ivc_endpoint_send_buffer() takes it over on success and leaves
@@ -206,6 +212,13 @@ int ivc_endpoint_pull(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
 /* Moves everything that can move; calls the handlers.  Returns the number of packets delivered.
  * A call from inside a handler, or while another thread is in it, returns 0 at once. */
 int ivc_endpoint_progress(struct ivc_endpoint *endpoint);
+
+/* Beside progress, for one who knows what comes next: if that is a short packet of this tag that begins with
+ * this word and has at most `room` bytes behind it, and it is there, it is copied to `to` and no handler
+ * hears of it.  Answers how many bytes that were; -1: call progress.  (Also now and then when it is there, so that all
+ * else gets its turn.) */
+ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                                  uint32_t word, void *to, size_t room);
 
 /* From a handler: take no more packets in this turn.  For an adapter that has no room for more than
  * it was waiting for. */

@@ -49,6 +49,7 @@ void ivc_gate_open(struct ivc_gate *gate)
 void ivc_gate_wait(struct ivc_gate *gate)
 {
     do {
+        /* Release: as in ivc_gate_leave(). */
         ivc_store_release(&gate->inside, 0);
         /* The helper holds it while the gate is closed. */
         pthread_mutex_lock(&gate->lock);

@@ -32,10 +32,17 @@ void ivc_gate_free(struct ivc_gate *gate);
 void ivc_gate_close(struct ivc_gate *gate);
 void ivc_gate_open(struct ivc_gate *gate);
 
-/* It was closed when we came: waits. */
+/* It was closed when we came: waits, and goes in. */
 void ivc_gate_wait(struct ivc_gate *gate);
 
-static inline void ivc_gate_enter(struct ivc_gate *gate)
+static inline void ivc_gate_leave(struct ivc_gate *gate)
+{
+    /* Release: pairs with the acquire in ivc_gate_close(); what we did is visible to the helper. */
+    ivc_store_release(&gate->inside, ivc_load_relaxed(&gate->inside) - 1);
+}
+
+/* False: it is closed, and nobody has gone in. */
+static inline bool ivc_gate_try(struct ivc_gate *gate)
 {
     /* Relaxed: we alone write it. */
     uint32_t depth = ivc_load_relaxed(&gate->inside);
@@ -46,14 +53,16 @@ static inline void ivc_gate_enter(struct ivc_gate *gate)
     /* For the compiler; for the processor the helper's membarrier does it. */
     atomic_signal_fence(memory_order_seq_cst);
     /* Acquire: pairs with the release in ivc_gate_open(); what the helper did is visible. */
-    if (__builtin_expect(ivc_load_acquire(&gate->closed) != 0, 0) && depth == 0)
-        ivc_gate_wait(gate);
+    if (__builtin_expect(ivc_load_acquire(&gate->closed) == 0 || depth > 0, 1))
+        return true;
+    ivc_gate_leave(gate);
+    return false;
 }
 
-static inline void ivc_gate_leave(struct ivc_gate *gate)
+static inline void ivc_gate_enter(struct ivc_gate *gate)
 {
-    /* Release: pairs with the acquire in ivc_gate_close(); what we did is visible to the helper. */
-    ivc_store_release(&gate->inside, ivc_load_relaxed(&gate->inside) - 1);
+    if (!ivc_gate_try(gate))
+        ivc_gate_wait(gate);
 }
 
 #endif

@@ -111,6 +111,7 @@ struct ivc_endpoint {
     bool in_turn;                   /* without threads: stands for `polling` */
     const ivc_atomic_u64 *ready_summary;
     uint64_t turn;
+    uint32_t taken;                 /* packets since the last turn that no handler heard of */
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
     struct ivc_rest rest;
@@ -186,7 +187,7 @@ static inline void ivc_endpoint_unlock(struct ivc_endpoint *endpoint)
 /* Something was done: whatever wait there was is over.  (Of several threads one may wait all the same.) */
 static inline void ivc_endpoint_is_busy(struct ivc_endpoint *endpoint)
 {
-    if (__builtin_expect(!endpoint->threads, 1))
+    if (__builtin_expect(!endpoint->threads && endpoint->crowd.idle != 0, 0))
         endpoint->crowd.idle = 0;
 }
 

@@ -44,7 +44,9 @@ static inline void ivc_moderation_found(struct ivc_moderation *moderation)
 
 static inline void ivc_moderation_sent(struct ivc_moderation *moderation)
 {
-    ivc_store_relaxed(&moderation->has_sent, 1);
+    /* A load for each packet is cheaper than a store. */
+    if (ivc_load_relaxed(&moderation->has_sent) == 0)
+        ivc_store_relaxed(&moderation->has_sent, 1);
 }
 
 #endif

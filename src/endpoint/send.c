@@ -159,6 +159,57 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
     return r;
 }
 
+/*
+ * The shortest way.  Stores are what it has to be sparing of: they wait in line behind those to the ring, each of
+ * which waits until the receiver's processor has given its cache line away, and a processor keeps some fifty of
+ * them waiting.  So what is seldom needed stands elsewhere, and comes last.
+ */
+
+/* By another way, or by none. */
+static __attribute__((noinline)) int send_short_other(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                                                      uint8_t tag, uint32_t word, const void *bytes, size_t len)
+{
+    struct iovec iov[2] = { { &word, sizeof word }, { (void *)bytes, len } };
+
+    return ivc_endpoint_send(endpoint, peer, tag, iov, 2);
+}
+
+/* What is stored: its bell is to be rung, or the region may be gone.  Inside the gate, which it leaves. */
+static __attribute__((noinline)) int end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                                               uint32_t word, const void *bytes, size_t len)
+{
+    struct iovec iov[2] = { { &word, sizeof word }, { (void *)bytes, len } };
+
+    ivc_doorbell_ring(&peer->tx.bell);
+    if (!ivc_region_is_intact(endpoint->home.region))
+        keep_unsure(endpoint, peer, peer->tx.tail - 1, tag, iov, 2);
+    count(peer, 0, sizeof word + len);
+    ivc_endpoint_has_sent(endpoint);
+    ivc_endpoint_unlock(endpoint);
+    return 0;
+}
+
+int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                            uint32_t word, const void *bytes, size_t len)
+{
+    bool watched;
+
+    if (__builtin_expect(endpoint->threads || len > IVC_SHORT_MAX || !ivc_gate_try(&endpoint->gate), 0))
+        return send_short_other(endpoint, peer, tag, word, bytes, len);
+    if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE || !ivc_tx_has_room(&peer->tx, sizeof word + len), 0)) {
+        ivc_gate_leave(&endpoint->gate);
+        return send_short_other(endpoint, peer, tag, word, bytes, len);
+    }
+    watched = ivc_tx_send_short(&peer->tx, tag, word, bytes, len);
+    atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
+    if (__builtin_expect(!watched || !ivc_region_is_intact(endpoint->home.region), 0))
+        return end_short(endpoint, peer, tag, word, bytes, len);
+    count(peer, 0, sizeof word + len);
+    ivc_endpoint_has_sent(endpoint);
+    ivc_gate_leave(&endpoint->gate);
+    return 0;
+}
+
 static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
                      struct ivc_buffer *ret_buffer)
 {

@@ -160,6 +160,73 @@ static void test_packets(void)
     }
 }
 
+/* What comes to `b` next is that packet, which it takes itself if it may. */
+static void check_taken(struct ivc_peer *from, uint32_t word, const char *bytes, size_t len, bool takes)
+{
+    char to[512];
+    ptrdiff_t n;
+
+    b.packets = 0;
+    n = ivc_endpoint_take_short(b.endpoint, from, 1, word, to, sizeof to);
+    CHECK_THAT(n == (takes ? (ptrdiff_t)len : -1), "%zu bytes: %zd", len, n);
+    if (n < 0) {
+        for (unsigned i = 0; i < 300 && b.packets == 0; i++)
+            ivc_endpoint_progress(b.endpoint);
+        CHECK_EQ(b.packets, 1);
+        CHECK_EQ((size_t)b.last_packet.head_len + b.last_packet.body_len, len + sizeof word);
+        CHECK_EQ(memcmp(b.packet_bytes, &word, sizeof word), 0);
+    }
+    CHECK_EQ(memcmp(n < 0 ? b.packet_bytes + sizeof word : to, bytes, len), 0);
+}
+
+/* Packets of one word and some bytes, which may be taken without a handler. */
+static void test_short_packets(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_peer *peer, *from;
+    char to[64];
+    ptrdiff_t n;
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    peer = connect_to(&a, &b);
+    from = connect_to(&b, &a);
+    fill_payload(1);
+    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload, 8), 0);
+    check_taken(from, 7, payload, 8, false);            /* the first one: it is not looked at yet */
+    for (size_t len = 0; len <= 300; len++) {
+        CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload + len, len), 0);
+        if (len % 16 == 0)
+            ivc_endpoint_progress(a.endpoint);
+        check_taken(from, 7, payload + len, len, len <= 116 && (len + 1) % 65 != 0);
+    }
+    /* Another tag, another word, too little room, something before it, somebody else. */
+    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload, 8), 0);
+    CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 2, 7, to, sizeof to), -1);
+    CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 8, to, sizeof to), -1);
+    CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, 7), -1);
+    check_taken(from, 7, payload, 8, true);
+    CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 3 }, 1), 0);
+    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload, 8), 0);
+    CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to), -1);
+    b.packets = 0;
+    ivc_endpoint_progress(b.endpoint);
+    CHECK_EQ(b.packets, 2);
+    CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to), -1);
+    /* Without a turn only so many; and a ring that is full says so. */
+    for (n = 0; ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload, 8) == 0;)
+        n++;
+    CHECK(n > 64);
+    for (n = 0; ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to) == 8;)
+        n++;
+    CHECK_THAT(n > 0 && n <= 64, "%zd in a row", n);
+    b.packets = 0;
+    ivc_endpoint_progress(b.endpoint);
+    CHECK(b.packets > 0);
+    node_close(&a);
+    node_close(&b);
+}
+
 /* More peers than rings are looked at in each turn: none starves, each packet arrives. */
 static void test_many_peers(void)
 {
@@ -729,6 +796,7 @@ static void test_shared_processor(void)
 static const struct check_case cases[] = {
     { "no room for a line", test_no_room_for_line, 0 },
     { "packets of every length", test_packets, 0 },
+    { "short packets", test_short_packets, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },
     { "an address of one that left", test_left, 0 },
