@@ -324,7 +324,7 @@ static void test_back_at_once(void)
 {
     const struct ivc_identity identity = { .magic_id = 1, .client_id = 2, .endpoint_id = 0x7e7e };
     struct ivc_region *a = (fresh(), join(1)), *b = open_as(2), *again = open_as(3);
-    struct ivc_member before, now;
+    struct ivc_member before, now, to_a;
     uint64_t end = ivc_now_ms() + 20000;
     IVC_AUTO_FREE char *text = NULL;
     char path[64];
@@ -345,9 +345,10 @@ static void test_back_at_once(void)
     snprintf(path, sizeof path, "ivc-pairs/%016llx/%016llx", (unsigned long long)ivc_region_self(a)->endpoint_id,
              (unsigned long long)identity.endpoint_id);
     CHECK_EQ(again->grants->backend->get(again->grants->handle, 1, path, &text), 0);
-    connect_to(again, &(struct ivc_member){ .slot = find(again, 1).slot, .generation = ivc_region_self(a)->generation });
+    to_a = find(again, 1);
+    connect_to(again, &to_a);
     wait_for_link(a, now.slot);
-    wait_for_link(again, find(again, 1).slot);
+    wait_for_link(again, to_a.slot);
     ivc_region_free(again);
     ivc_region_free(a);
     check_nothing_left();

@@ -196,7 +196,8 @@ int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 
     if (__builtin_expect(endpoint->threads || len > IVC_SHORT_MAX || !ivc_gate_try(&endpoint->gate), 0))
         return send_short_other(endpoint, peer, tag, word, bytes, len);
-    if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE || !ivc_tx_has_room(&peer->tx, sizeof word + len), 0)) {
+    if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE
+                         || !ivc_tx_has_room(&peer->tx, sizeof word + len), 0)) {
         ivc_gate_leave(&endpoint->gate);
         return send_short_other(endpoint, peer, tag, word, bytes, len);
     }
