@@ -80,6 +80,12 @@ static void wait_for_link(struct ivc_region *region, uint32_t slot)
     }
 }
 
+/* Where the store tells one member of the page that another has made for it. */
+static void pair_path(uint64_t from, uint64_t to, char ret_path[64])
+{
+    snprintf(ret_path, 64, "ivc-pairs/%016llx/%016llx", (unsigned long long)from, (unsigned long long)to);
+}
+
 /* What an endpoint does first. */
 static void connect_to(struct ivc_region *region, const struct ivc_member *member)
 {
@@ -342,8 +348,7 @@ static void test_back_at_once(void)
         CHECK(ivc_now_ms() < end);
         ivc_sleep_ms(10);
     }
-    snprintf(path, sizeof path, "ivc-pairs/%016llx/%016llx", (unsigned long long)ivc_region_self(a)->endpoint_id,
-             (unsigned long long)identity.endpoint_id);
+    pair_path(ivc_region_self(a)->endpoint_id, identity.endpoint_id, path);
     CHECK_EQ(again->grants->backend->get(again->grants->handle, 1, path, &text), 0);
     to_a = find(again, 1);
     connect_to(again, &to_a);
@@ -429,8 +434,7 @@ static void test_wrong_references(void)
     for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) {
         char path[64], text[128];
 
-        snprintf(path, sizeof path, "ivc-pairs/%016llx/%016llx", (unsigned long long)to_b.endpoint_id,
-                 (unsigned long long)ivc_region_self(a)->endpoint_id);
+        pair_path(to_b.endpoint_id, ivc_region_self(a)->endpoint_id, path);
         snprintf(text, sizeof text, texts[i], to_b.generation, ivc_region_self(a)->generation);
         fake_grants_put(2, path, text);
         ivc_sleep_ms(150);

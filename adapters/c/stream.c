@@ -305,14 +305,13 @@ void stream_progress(struct ivc_context *context)
 static inline int send_short(struct ivc_connection *connection, const char *bytes, size_t len)
 {
     struct ivc_endpoint *endpoint = connection->context->endpoint;
-    struct iovec iov[2] = {
+
+    if (len <= IVC_SHORT_MAX)
+        return ivc_endpoint_send_short(endpoint, connection->peer, TAG_DATA, connection->peer_number, bytes, len);
+    return ivc_endpoint_send(endpoint, connection->peer, TAG_DATA, (struct iovec[]){
         { &connection->peer_number, DATA_HEADER },
         { (void *)bytes, len },
-    };
-
-    return len <= IVC_SHORT_MAX
-        ? ivc_endpoint_send_short(endpoint, connection->peer, TAG_DATA, connection->peer_number, bytes, len)
-        : ivc_endpoint_send(endpoint, connection->peer, TAG_DATA, iov, 2);
+    }, 2);
 }
 
 /* One packet: a long one is copied into a buffer. */

@@ -246,10 +246,15 @@ static inline void ivc_rx_publish(struct ivc_rx *rx)
 /* The body of a packet, of IVC_FILL_LEAST bytes at least, was read in so many cycles. */
 void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len);
 
+static inline const char *ivc_rx_head_slot(const struct ivc_rx *rx)
+{
+    return rx->slots + ((size_t)rx->at << rx->shift);
+}
+
 /* Whether there is a next packet. */
 static inline bool ivc_rx_is_ready(const struct ivc_rx *rx)
 {
-    const char *slot = rx->slots + ((size_t)rx->at << rx->shift);
+    const char *slot = ivc_rx_head_slot(rx);
 
     /* Relaxed: whoever then takes the packet loads the word with acquire. */
     return (uint32_t)ivc_load_relaxed((const ivc_atomic_u64 *)slot) == rx->stamp;
@@ -261,7 +266,7 @@ int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *
 
 static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *ret_packet)
 {
-    const char *slot = rx->slots + ((size_t)rx->at << rx->shift);
+    const char *slot = ivc_rx_head_slot(rx);
     /* Acquire: pairs with the release of the word in ivc_tx_publish(); the packet's bytes, and those it
      * refers to, are visible. */
     uint64_t word = ivc_load_acquire((const ivc_atomic_u64 *)slot);
@@ -287,7 +292,7 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
  * are copied to `to`, and their number is the answer.  -1: there is no such packet. */
 static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32_t word, char *to, size_t room)
 {
-    const char *slot = rx->slots + ((size_t)rx->at << rx->shift);
+    const char *slot = ivc_rx_head_slot(rx);
     /* Acquire: as in ivc_rx_peek(). */
     uint64_t first = ivc_load_acquire((const ivc_atomic_u64 *)slot);
     uint32_t len = first >> 32 & 0xffff, is;

@@ -111,7 +111,7 @@ struct ivc_endpoint {
     bool in_turn;                   /* without threads: stands for `polling` */
     const ivc_atomic_u64 *ready_summary;
     uint64_t turn;
-    uint32_t taken;                 /* packets since the last turn that no handler heard of */
+    uint32_t taken;                 /* packets that no handler heard of, since a turn was asked for */
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
     struct ivc_rest rest;
@@ -196,6 +196,12 @@ static inline void ivc_endpoint_has_sent(struct ivc_endpoint *endpoint)
 {
     ivc_endpoint_is_busy(endpoint);
     ivc_moderation_sent(&endpoint->moderation);
+}
+
+static inline void ivc_peer_has_received(struct ivc_peer *peer, size_t len)
+{
+    peer->stats.received_packets++;
+    peer->stats.received_bytes += len;
 }
 
 /* Relaxed: whoever acts on the state of a peer holds the lock under which it changes, or does no

@@ -142,8 +142,7 @@ static inline bool deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         endpoint->on_packet(endpoint->arg, peer, packet);
     else if (!deliver_shared(endpoint, peer, packet))
         return false;
-    peer->stats.received_packets++;
-    peer->stats.received_bytes += (uint64_t)packet->head_len + packet->body_len;
+    ivc_peer_has_received(peer, (size_t)packet->head_len + packet->body_len);
     return true;
 }
 
@@ -435,18 +434,19 @@ ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer
 {
     ptrdiff_t n = -1;
 
-    if (endpoint->taken == TAKEN_MAX || !enter(endpoint)) {
+    if (endpoint->taken == TAKEN_MAX) {
         endpoint->taken = 0;
         return -1;
     }
+    if (!enter(endpoint))
+        return -1;
     /* Relaxed: as in poll_turn().  What was left over from before comes first. */
     if (peer->hot && ivc_load_relaxed(&endpoint->news) == 0)
         n = ivc_rx_peek_short(&peer->rx, tag, word, to, room);
     /* Else those were zeroes of a window that was taken away. */
     if (n >= 0 && ivc_region_is_intact(endpoint->home.region)) {
         ivc_rx_advance(&peer->rx);
-        peer->stats.received_packets++;
-        peer->stats.received_bytes += sizeof word + (size_t)n;
+        ivc_peer_has_received(peer, sizeof word + (size_t)n);
         ivc_endpoint_is_busy(endpoint);
         endpoint->taken++;
     } else {

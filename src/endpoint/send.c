@@ -165,6 +165,14 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
  * them waiting.  So what is seldom needed stands elsewhere, and comes last.
  */
 
+static inline int short_is_sent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t len)
+{
+    count(peer, 0, len);
+    ivc_endpoint_has_sent(endpoint);
+    ivc_gate_leave(&endpoint->gate);
+    return 0;
+}
+
 /* By another way, or by none. */
 static __attribute__((noinline)) int send_short_other(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
                                                       uint8_t tag, uint32_t word, const void *bytes, size_t len)
@@ -183,10 +191,7 @@ static __attribute__((noinline)) int end_short(struct ivc_endpoint *endpoint, st
     ivc_doorbell_ring(&peer->tx.bell);
     if (!ivc_region_is_intact(endpoint->home.region))
         keep_unsure(endpoint, peer, peer->tx.tail - 1, tag, iov, 2);
-    count(peer, 0, sizeof word + len);
-    ivc_endpoint_has_sent(endpoint);
-    ivc_endpoint_unlock(endpoint);
-    return 0;
+    return short_is_sent(endpoint, peer, sizeof word + len);
 }
 
 int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
@@ -205,10 +210,7 @@ int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
     if (__builtin_expect(!watched || !ivc_region_is_intact(endpoint->home.region), 0))
         return end_short(endpoint, peer, tag, word, bytes, len);
-    count(peer, 0, sizeof word + len);
-    ivc_endpoint_has_sent(endpoint);
-    ivc_gate_leave(&endpoint->gate);
-    return 0;
+    return short_is_sent(endpoint, peer, sizeof word + len);
 }
 
 static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,

@@ -216,8 +216,7 @@ static bool deliver_unread(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
             .tag = kept->tag, .head = kept->bytes, .head_len = kept->len,
         };
 
-        peer->stats.received_packets++;
-        peer->stats.received_bytes += kept->len;
+        ivc_peer_has_received(peer, kept->len);
         endpoint->on_packet(endpoint->arg, peer, &packet);
         /* The handler may have ended the peer. */
         if (peer->unread.first)

@@ -305,11 +305,10 @@ static void test_grants_stale(void)
 
         run_await_path(&run, 0, 1, IVC_PATH_MEMORY, 10000);
         CHECK(run_ask(&run, 1));
-        guest_place(&run.guests[1].guest, NULL);            /* from here on what it had mapped is the past */
-        guest_withdraw(&run.guests[1].guest);
-        run_await_path(&run, 0, 1, IVC_PATH_NETWORK, 10000);
         run_await_counts(&run);
         before = run_totals(&run);
+        guest_place(&run.guests[1].guest, NULL);            /* from here on what it had mapped is the past */
+        guest_withdraw(&run.guests[1].guest);
         run_await_path(&run, 0, 1, IVC_PATH_NETWORK, 10000);
         run_await_counts(&run);
         CHECK_EQ(run_totals(&run).memory_bytes, before.memory_bytes);
