@@ -52,6 +52,7 @@ static void copy_by_moves(char *to, const char *from, size_t n)
 enum {
     LINE = 64,
     TRIES = 4,                  /* of each way, in turn */
+    MARGIN = 8,                 /* less than an eighth better is no better */
     LENGTHS = 6,                /* from 2, 4, 8, 16, 32 and 64 KiB on */
     PAUSE_MIN = 32,             /* copies between two comparisons; doubled while the answer is the same */
     PAUSE_MAX = 1024,
@@ -117,14 +118,17 @@ static void copy_by(uint32_t way, char *to, const char *from, size_t n)
 /* Relaxed, all of it: which way another thread takes meanwhile, and how often, does not matter. */
 static void decide(struct choice *choice, uint32_t ways)
 {
-    uint32_t way = BY_MOVES;
+    uint32_t last = ivc_load_relaxed(&choice->way), way = last;
     bool same;
 
     for (uint32_t i = 0; i < ways; i++)
         way = choice->cycles[i] < choice->cycles[way] ? i : way;
+    /* Where others use the processor as well, one copy takes longer than the next for many reasons. */
+    if (choice->cycles[way] >= choice->cycles[last] - choice->cycles[last] / MARGIN)
+        way = last;
     choice->lost = way == BY_WORDS ? 0 : choice->lost + 1;
     choice->tries = 0;
-    same = way == ivc_load_relaxed(&choice->way);
+    same = way == last;
     choice->pause = ivc_timed_pause(choice->pause, same, PAUSE_MIN, PAUSE_MAX);
     ivc_store_relaxed(&choice->way, way);
     ivc_store_relaxed(&choice->copies, choice->pause);

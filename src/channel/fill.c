@@ -2,7 +2,6 @@
 #include "channel/fill.h"
 
 enum {
-    SETTLE = 512,               /* as many as may be under way, and the receiver's next word */
     PAUSE_FIRST = 256,          /* packets; then twice as many each time the answer stays the same */
     PAUSE_MAX = 128 << 10,
 };
@@ -11,6 +10,13 @@ static void begin(struct ivc_fill *fill, enum ivc_fill_phase phase, uint32_t pac
 {
     fill->phase = phase;
     fill->left = packets;
+}
+
+/* Until all that is under way has been read, should there be twice as much by then, and the receiver has told of packets
+ * filled the new way alone: short, since whoever sends little to each of many would go the worse way for long. */
+static void settle(struct ivc_fill *fill, uint32_t under_way)
+{
+    begin(fill, IVC_FILL_SETTLE, 2 * (under_way + IVC_FILL_TIMED));
 }
 
 static void decide(struct ivc_fill *fill, uint64_t cycles)
@@ -29,7 +35,7 @@ bool ivc_fill_asks(const struct ivc_fill *fill)
     return fill->timed.n == IVC_FILL_TIMED - 1;
 }
 
-void ivc_fill_note(struct ivc_fill *fill, uint64_t cycles, uint32_t len, uint32_t reading)
+void ivc_fill_note(struct ivc_fill *fill, uint64_t cycles, uint32_t len, uint32_t reading, uint32_t under_way)
 {
     uint32_t mean;
 
@@ -49,5 +55,5 @@ void ivc_fill_note(struct ivc_fill *fill, uint64_t cycles, uint32_t len, uint32_
     }
     fill->before = mean + reading;
     fill->past ^= true;
-    begin(fill, IVC_FILL_SETTLE, SETTLE);
+    settle(fill, under_way);
 }
