@@ -12,7 +12,11 @@
 #include <errno.h>
 #include <string.h>
 
-enum { OTHERS_PER_BEAT = 16 };
+enum {
+    OTHERS_PER_BEAT = 16,
+    /* Then at all of them: what those of the last job had, who were gone when we joined, is wanted soon. */
+    BEAT_OF_ALL = IVC_QUARANTINE_MS / IVC_HEARTBEAT_MS + 1,
+};
 
 static void raise_alarm(struct ivc_region *region)
 {
@@ -37,15 +41,16 @@ static void look_at_watched(struct ivc_region *region)
     }
 }
 
-static void look_at_others(struct ivc_region *region)
+static void look_at_others(struct ivc_region *region, unsigned beat)
 {
-    uint32_t from = ivc_load_relaxed(&region->spread);
+    uint32_t from = ivc_load_relaxed(&region->spread), capacity = region->geometry.capacity;
+    uint32_t n = beat == BEAT_OF_ALL ? capacity : OTHERS_PER_BEAT;
 
     pthread_mutex_lock(&region->lock);
-    for (uint32_t i = 0; i < OTHERS_PER_BEAT; i++)
-        ivc_reclaim_look(region, (from + i) % region->geometry.capacity, false);
+    for (uint32_t i = 0; i < n; i++)
+        ivc_reclaim_look(region, (from + i) % capacity, false);
     pthread_mutex_unlock(&region->lock);
-    ivc_store_relaxed(&region->spread, (from + OTHERS_PER_BEAT) % region->geometry.capacity);
+    ivc_store_relaxed(&region->spread, (from + n) % capacity);
 }
 
 /* Sleeps for one beat; true when the region is being left. */
@@ -75,6 +80,7 @@ static void *guard_main(void *arg)
 {
     struct ivc_region *region = arg;
     struct ivc_layout_member *own = ivc_region_slot(region, region->self.slot);
+    unsigned beat = 0;
 
     do {
         ivc_chain_renew(SIGBUS);
@@ -93,7 +99,7 @@ static void *guard_main(void *arg)
             pthread_mutex_unlock(&region->lock);
         }
         look_at_watched(region);
-        look_at_others(region);
+        look_at_others(region, ++beat);
     } while (!wait_for_stop(region));
     return NULL;
 }

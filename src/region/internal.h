@@ -92,6 +92,8 @@ bool ivc_member_process_exists(const struct ivc_layout_member *member);
 /* reclaim.c: finds the dead, frees what they had.  Called under `lock`. */
 /* Frees what the slot's owner, which has left or died, had: if nobody reads it any more. */
 void ivc_reclaim_if_unread(struct ivc_region *region, uint32_t slot);
+/* When all of a group have left, what they have left is free at once. */
+void ivc_reclaim_group(struct ivc_region *region, uint64_t magic_id);
 void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious);
 
 /* order.c */

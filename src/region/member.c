@@ -318,6 +318,8 @@ void ivc_region_leave(struct ivc_region *region)
         ivc_grants_leave(region, IVC_PAIR_LEFT);
         ivc_grants_forget(region);
     }
-    if (ivc_member_say_left(region))
-        ivc_reclaim_if_unread(region, region->self.slot);
+    if (!ivc_member_say_left(region))
+        return;
+    ivc_reclaim_if_unread(region, region->self.slot);
+    ivc_reclaim_group(region, region->self.magic_id);
 }

@@ -140,6 +140,36 @@ void ivc_reclaim_if_unread(struct ivc_region *region, uint32_t slot)
         bury(region, entry, slot, state);
 }
 
+/* Nobody of a group is here, nor somebody who may become one. */
+static bool is_deserted(struct ivc_region *region, uint64_t magic_id)
+{
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
+        const struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+        /* Acquire: pairs with the release in publish(); magic_id is valid. */
+        enum ivc_phase phase = ivc_layout_phase(ivc_load_acquire(&entry->state));
+
+        if (phase == IVC_PHASE_JOINING || (phase == IVC_PHASE_ACTIVE && entry->magic_id == magic_id))
+            return false;
+    }
+    return true;
+}
+
+/* Members read those of their own group alone.  Of two who leave at once one at least sees that the other has left: each
+ * has a fence between saying so and looking here. */
+void ivc_reclaim_group(struct ivc_region *region, uint64_t magic_id)
+{
+    if (!is_deserted(region, magic_id))
+        return;
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
+        const struct ivc_layout_member *entry = ivc_region_slot(region, slot);
+        /* Acquire: as above. */
+        enum ivc_phase phase = ivc_layout_phase(ivc_load_acquire(&entry->state));
+
+        if ((phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD) && entry->magic_id == magic_id)
+            ivc_reclaim_if_unread(region, slot);
+    }
+}
+
 void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
 {
     struct ivc_layout_member *entry = ivc_region_slot(region, slot);

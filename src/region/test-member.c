@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "channel/link.h"
 #include "region/internal.h"
 
 #include <pthread.h>
@@ -315,6 +316,48 @@ static void test_next_job(void)
     ivc_region_free(outside);
 }
 
+static struct ivc_region *join_and_share(const char *path, uint64_t magic_id, uint32_t client_id)
+{
+    struct ivc_region *region = join(path, magic_id, client_id);
+    struct ivc_share share;
+
+    CHECK_EQ(ivc_region_share(region, IVC_SLOT_ANY, 10 * 4096, &share), 0);
+    return region;
+}
+
+static void link_to(struct ivc_region *from, const struct ivc_region *to)
+{
+    const struct ivc_member *member = ivc_region_self(to);
+
+    CHECK_EQ(ivc_link_open(from, member->slot, member->generation), 0);
+}
+
+/* Two read each other until they leave. Whoever is last takes the light out, whatever others there are, who are no
+ * concern of theirs; but not while one of them is left. */
+static void test_last_of_a_group(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *other = join_and_share(path, 2, 1), *first, *last, *late;
+    uint64_t free_before = free_bytes(other), free_between;
+
+    first = join_and_share(path, 1, 1);
+    last = join_and_share(path, 1, 2);
+    link_to(first, last);
+    link_to(last, first);
+    free_between = free_bytes(other);
+    ivc_region_leave(first);
+    CHECK_EQ(free_bytes(other), free_between);
+    late = join_and_share(path, 2, 2);
+    ivc_region_leave(late);
+    CHECK_EQ(free_bytes(other), free_between);
+    ivc_region_leave(last);
+    CHECK_EQ(free_bytes(other), free_before);
+    ivc_region_free(late);
+    ivc_region_free(last);
+    ivc_region_free(first);
+    ivc_region_free(other);
+}
+
 /* A process died between taking a slot and publishing it. */
 static void test_died_joining(void)
 {
@@ -545,6 +588,7 @@ static const struct check_case cases[] = {
     { "killed, and nobody waits for it", test_zombie, 0 },
     { "first thread ended, the others live", test_first_thread_ended, 0 },
     { "the next job finds the dead", test_next_job, 0 },
+    { "the last of a group leaves", test_last_of_a_group, 0 },
     { "died while joining", test_died_joining, 0 },
     { "a member of another kernel", test_other_kernel, 0 },
     { "a reused process number", test_reused_pid, 0 },
