@@ -170,6 +170,23 @@ static int sendi_packed(struct mca_btl_base_endpoint_t *endpoint, opal_convertor
     return ivc_btl_answer(endpoint, send_buffer(endpoint, tag, &buffer, total));
 }
 
+static inline int sendi_contiguous(struct mca_btl_base_endpoint_t *endpoint, opal_convertor_t *convertor,
+                                   const void *header, size_t header_size, size_t payload_size,
+                                   mca_btl_base_tag_t tag)
+{
+    void *payload = NULL;
+    struct iovec iov[2];
+
+    if (payload_size > 0)
+        opal_convertor_get_current_pointer(convertor, &payload);
+    if (payload_size <= IVC_SHORT_MAX)
+        return ivc_btl_answer(endpoint, ivc_endpoint_send_short(ivc_btl_module.endpoint, endpoint->peer, tag, header,
+                                                                header_size, payload, payload_size));
+    iov[0] = (struct iovec) { (void *) header, header_size };
+    iov[1] = (struct iovec) { payload, payload_size };
+    return post(endpoint, tag, iov, 2, header_size + payload_size);
+}
+
 /* Without room: a descriptor for ob1 to fill and to hand to send(), if it wants one.  None is
  * given when the queue is at its end, and then there is something queued (see btl_ivc.h). */
 static int sendi_refuse(struct mca_btl_base_endpoint_t *endpoint, size_t total, uint32_t flags,
@@ -190,8 +207,6 @@ int ivc_btl_sendi(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *en
                   size_t payload_size, uint8_t order, uint32_t flags, mca_btl_base_tag_t tag,
                   mca_btl_base_descriptor_t **ret_descriptor)
 {
-    struct iovec iov[2] = { { .iov_base = header, .iov_len = header_size } };
-    unsigned int n_iov = 1;
     int rc;
 
     (void) btl;
@@ -199,16 +214,10 @@ int ivc_btl_sendi(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *en
     if (OPAL_UNLIKELY(endpoint->queued != 0))
         return sendi_refuse(endpoint, header_size + payload_size, flags, ret_descriptor);
     /* Without a payload there may be no convertor either. */
-    if (payload_size > 0 && OPAL_UNLIKELY(opal_convertor_need_buffers(convertor))) {
+    if (payload_size > 0 && OPAL_UNLIKELY(opal_convertor_need_buffers(convertor)))
         rc = sendi_packed(endpoint, convertor, header, header_size, payload_size, tag);
-    } else {
-        if (payload_size > 0) {
-            opal_convertor_get_current_pointer(convertor, &iov[1].iov_base);
-            iov[1].iov_len = payload_size;
-            n_iov = 2;
-        }
-        rc = post(endpoint, tag, iov, n_iov, header_size + payload_size);
-    }
+    else
+        rc = sendi_contiguous(endpoint, convertor, header, header_size, payload_size, tag);
     if (OPAL_LIKELY(rc == OPAL_SUCCESS))
         return OPAL_SUCCESS;
     if (rc == OPAL_ERR_OUT_OF_RESOURCE)

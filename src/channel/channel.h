@@ -213,15 +213,15 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
     return 0;
 }
 
-/* The same for a packet of one word and `len` bytes, for which there must be room (ivc_tx_has_room()).  False: as
- * ivc_tx_commit(). */
-static inline bool ivc_tx_send_short(struct ivc_tx *tx, uint8_t tag, uint32_t word, const char *bytes, size_t len)
+/* The same for a packet of two pieces, for which there must be room (ivc_tx_has_room()).  False: as ivc_tx_commit(). */
+static inline bool ivc_tx_send_short(struct ivc_tx *tx, uint8_t tag, const char *head, size_t head_len,
+                                     const char *bytes, size_t len)
 {
-    char *slot = ivc_tx_tail_slot(tx);
+    char *slot = ivc_tx_tail_slot(tx), *to = slot + IVC_SLOT_INLINE_AT;
 
-    memcpy(slot + IVC_SLOT_INLINE_AT, &word, sizeof word);
-    ivc_copy_short(IVC_COPY_IN, slot + IVC_SLOT_INLINE_AT + sizeof word, bytes, len);
-    return ivc_tx_commit(tx, slot, (uint32_t)(sizeof word + len), tag, IVC_SLOT_INLINE, 1, IVC_CHUNK_NONE);
+    ivc_copy_short(IVC_COPY_IN, to, head, head_len);
+    ivc_copy_short(IVC_COPY_IN, to + head_len, bytes, len);
+    return ivc_tx_commit(tx, slot, (uint32_t)(head_len + len), tag, IVC_SLOT_INLINE, 1, IVC_CHUNK_NONE);
 }
 
 /* Maps the ring that the member has made for us.  IVC_E_GONE when it has not (yet); -EBADMSG when

@@ -161,11 +161,11 @@ size_t ivc_endpoint_eager_max(const struct ivc_endpoint *endpoint);
 int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                       const struct iovec *iov, unsigned n_iov);
 
-/* The same for a packet of one word and `len` bytes behind it: the shortest way of the commonest packet.  (More than
- * IVC_SHORT_MAX go the other way, which is shorter for who calls it.) */
+/* The same for a packet of two pieces, a header and what it is the header of: the shortest way of the commonest packet.
+ * (When either has more than IVC_SHORT_MAX bytes, it goes the other way, which is shorter for who calls it.) */
 enum { IVC_SHORT_MAX = 32 };    /* bytes that are copied by a few moves */
-int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                            uint32_t word, const void *bytes, size_t len);
+int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
+                            size_t head_len, const void *bytes, size_t len);
 
 /*
  * Memory that the peer can read in place.  Take a buffer of up to packet_max bytes, fill it (the

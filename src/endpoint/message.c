@@ -172,6 +172,9 @@ int ivc_mailbox_try_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, con
 
     if (must_queue(peer) || n_iov > IVC_MESSAGE_IOV_MAX)
         return IVC_E_FULL;
+    if (n_iov == 1 && iov[0].iov_len <= IVC_SHORT_MAX)
+        return ivc_endpoint_send_short(mailbox->endpoint, peer, TAG_MESSAGE, header, len, iov[0].iov_base,
+                                       iov[0].iov_len);
     parts[0] = (struct iovec){ (void *)header, len };
     for (unsigned i = 0; i < n_iov; i++) {
         parts[1 + i] = iov[i];

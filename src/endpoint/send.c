@@ -175,42 +175,44 @@ static inline int short_is_sent(struct ivc_endpoint *endpoint, struct ivc_peer *
 
 /* By another way, or by none. */
 static __attribute__((noinline)) int send_short_other(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
-                                                      uint8_t tag, uint32_t word, const void *bytes, size_t len)
+                                                      uint8_t tag, const void *head, size_t head_len,
+                                                      const void *bytes, size_t len)
 {
-    struct iovec iov[2] = { { &word, sizeof word }, { (void *)bytes, len } };
+    struct iovec iov[2] = { { (void *)head, head_len }, { (void *)bytes, len } };
 
-    return ivc_endpoint_send(endpoint, peer, tag, iov, 2);
+    return ivc_endpoint_send(endpoint, peer, tag, iov, len > 0 ? 2 : 1);
 }
 
 /* What is stored: its bell is to be rung, or the region may be gone.  Inside the gate, which it leaves. */
 static __attribute__((noinline)) int end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                                               uint32_t word, const void *bytes, size_t len)
+                                               const void *head, size_t head_len, const void *bytes, size_t len)
 {
-    struct iovec iov[2] = { { &word, sizeof word }, { (void *)bytes, len } };
+    struct iovec iov[2] = { { (void *)head, head_len }, { (void *)bytes, len } };
 
     ivc_doorbell_ring(&peer->tx.bell);
     if (!ivc_region_is_intact(endpoint->home.region))
-        keep_unsure(endpoint, peer, peer->tx.tail - 1, tag, iov, 2);
-    return short_is_sent(endpoint, peer, sizeof word + len);
+        keep_unsure(endpoint, peer, peer->tx.tail - 1, tag, iov, len > 0 ? 2 : 1);
+    return short_is_sent(endpoint, peer, head_len + len);
 }
 
-int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                            uint32_t word, const void *bytes, size_t len)
+int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
+                            size_t head_len, const void *bytes, size_t len)
 {
     bool watched;
 
-    if (__builtin_expect(endpoint->threads || len > IVC_SHORT_MAX || !ivc_gate_try(&endpoint->gate), 0))
-        return send_short_other(endpoint, peer, tag, word, bytes, len);
+    if (__builtin_expect(endpoint->threads || head_len > IVC_SHORT_MAX || len > IVC_SHORT_MAX
+                         || !ivc_gate_try(&endpoint->gate), 0))
+        return send_short_other(endpoint, peer, tag, head, head_len, bytes, len);
     if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE
-                         || !ivc_tx_has_room(&peer->tx, sizeof word + len), 0)) {
+                         || !ivc_tx_has_room(&peer->tx, head_len + len), 0)) {
         ivc_gate_leave(&endpoint->gate);
-        return send_short_other(endpoint, peer, tag, word, bytes, len);
+        return send_short_other(endpoint, peer, tag, head, head_len, bytes, len);
     }
-    watched = ivc_tx_send_short(&peer->tx, tag, word, bytes, len);
+    watched = ivc_tx_send_short(&peer->tx, tag, head, head_len, bytes, len);
     atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
     if (__builtin_expect(!watched || !ivc_region_is_intact(endpoint->home.region), 0))
-        return end_short(endpoint, peer, tag, word, bytes, len);
-    return short_is_sent(endpoint, peer, sizeof word + len);
+        return end_short(endpoint, peer, tag, head, head_len, bytes, len);
+    return short_is_sent(endpoint, peer, head_len + len);
 }
 
 static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,

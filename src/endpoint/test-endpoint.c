@@ -184,6 +184,7 @@ static void test_short_packets(void)
 {
     const char *path = check_file(0, SIZE);
     struct ivc_peer *peer, *from;
+    const uint32_t word = 7;
     char to[64];
     ptrdiff_t n;
 
@@ -192,29 +193,29 @@ static void test_short_packets(void)
     peer = connect_to(&a, &b);
     from = connect_to(&b, &a);
     fill_payload(1);
-    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload, 8), 0);
+    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8), 0);
     check_taken(from, 7, payload, 8, false);            /* the first one: it is not looked at yet */
     for (size_t len = 0; len <= 300; len++) {
-        CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload + len, len), 0);
+        CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload + len, len), 0);
         if (len % 16 == 0)
             ivc_endpoint_progress(a.endpoint);
         check_taken(from, 7, payload + len, len, len <= 116 && (len + 1) % 65 != 0);
     }
     /* Another tag, another word, too little room, something before it, somebody else. */
-    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload, 8), 0);
+    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8), 0);
     CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 2, 7, to, sizeof to), -1);
     CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 8, to, sizeof to), -1);
     CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, 7), -1);
     check_taken(from, 7, payload, 8, true);
     CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 3 }, 1), 0);
-    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload, 8), 0);
+    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8), 0);
     CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to), -1);
     b.packets = 0;
     ivc_endpoint_progress(b.endpoint);
     CHECK_EQ(b.packets, 2);
     CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to), -1);
     /* Without a turn only so many; and a ring that is full says so. */
-    for (n = 0; ivc_endpoint_send_short(a.endpoint, peer, 1, 7, payload, 8) == 0;)
+    for (n = 0; ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8) == 0;)
         n++;
     CHECK(n > 64);
     for (n = 0; ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to) == 8;)
