@@ -307,8 +307,8 @@ static inline int send_short(struct ivc_connection *connection, const char *byte
     struct ivc_endpoint *endpoint = connection->context->endpoint;
 
     if (len <= IVC_SHORT_MAX)
-        return ivc_endpoint_send_short(endpoint, connection->peer, TAG_DATA, &connection->peer_number, DATA_HEADER, bytes,
-                                       len);
+        return ivc_endpoint_send_short(endpoint, connection->peer, TAG_DATA, &connection->peer_number, DATA_HEADER,
+                                       bytes, len);
     return ivc_endpoint_send(endpoint, connection->peer, TAG_DATA, (struct iovec[]){
         { &connection->peer_number, DATA_HEADER },
         { (void *)bytes, len },

@@ -12,8 +12,8 @@ static void begin(struct ivc_fill *fill, enum ivc_fill_phase phase, uint32_t pac
     fill->left = packets;
 }
 
-/* Until all that is under way has been read, should there be twice as much by then, and the receiver has told of packets
- * filled the new way alone: short, since whoever sends little to each of many would go the worse way for long. */
+/* Until all that is under way has been read, should there be twice as much by then, and the receiver has told of
+ * packets filled the new way alone: short, since who sends little to each of many would go the worse way for long. */
 static void settle(struct ivc_fill *fill, uint32_t under_way)
 {
     begin(fill, IVC_FILL_SETTLE, 2 * (under_way + IVC_FILL_TIMED));

@@ -33,8 +33,8 @@ struct ivc_fill {
 /* Whether the next note needs to know what the receiver told: a look at its line costs as much as a short
  * message. */
 bool ivc_fill_asks(const struct ivc_fill *fill);
-/* A packet of `len` bytes, IVC_FILL_LEAST at least, was filled in so many cycles.  Where ivc_fill_asks(), `reading`: what
- * the receiver told last, 0: nothing; `under_way`: packets that it has not read yet, or shorter ones beside them. */
+/* A packet of `len` bytes, IVC_FILL_LEAST at least, was filled in so many cycles.  Where ivc_fill_asks(),
+ * `reading`: what the receiver told last, 0: nothing; `under_way`: chunks that it has not read yet. */
 void ivc_fill_note(struct ivc_fill *fill, uint64_t cycles, uint32_t len, uint32_t reading, uint32_t under_way);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Tests of the ring: every length, every slot size, wrap of slots and lap counter, packets
- * of several slots, a ring that is full, chunks of the pool, and the doorbell.  Sender and receiver are two members in one
- * process: what is tested is arithmetic, not timing.
+ * Tests of the ring: every length, every slot size, wrap of slots and lap counter, packets of several slots, a
+ * ring that is full, chunks of the pool, and the doorbell. Sender and receiver are two members in one process:
+ * what is tested is arithmetic, not timing.
  */
 #include "check.h"
 

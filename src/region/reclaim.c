@@ -154,8 +154,8 @@ static bool is_deserted(struct ivc_region *region, uint64_t magic_id)
     return true;
 }
 
-/* Members read those of their own group alone.  Of two who leave at once one at least sees that the other has left: each
- * has a fence between saying so and looking here. */
+/* Members read those of their own group alone.  Of two who leave at once one at least sees that the other has left:
+ * each has a fence between saying so and looking here. */
 void ivc_reclaim_group(struct ivc_region *region, uint64_t magic_id)
 {
     if (!is_deserted(region, magic_id))
