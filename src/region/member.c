@@ -310,16 +310,19 @@ bool ivc_member_say_left(struct ivc_region *region)
 
 void ivc_region_leave(struct ivc_region *region)
 {
+    bool by_grants = region->grants != NULL;
+
     if (!region->joined)
         return;
     ivc_guard_stop(region);
     region->joined = false;
-    if (region->grants) {
+    if (by_grants) {
         ivc_grants_leave(region, IVC_PAIR_LEFT);
         ivc_grants_forget(region);
     }
     if (!ivc_member_say_left(region))
         return;
     ivc_reclaim_if_unread(region, region->self.slot);
-    ivc_reclaim_group(region, region->self.magic_id);
+    if (!by_grants)     /* there the members of other domains are seen to by who has their pages */
+        ivc_reclaim_group(region, region->self.magic_id);
 }

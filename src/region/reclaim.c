@@ -155,11 +155,13 @@ static bool is_deserted(struct ivc_region *region, uint64_t magic_id)
 }
 
 /* Members read those of their own group alone.  Of two who leave at once one at least sees that the other has left:
- * each has a fence between saying so and looking here. */
+ * each has a fence between saying so and looking here.  Who joins meanwhile sees that they have left, or is seen. */
 void ivc_reclaim_group(struct ivc_region *region, uint64_t magic_id)
 {
     if (!is_deserted(region, magic_id))
         return;
+    /* Pairs with the fence in ivc_link_open(): its line is seen by is_still_read(), or it sees what we saw. */
+    atomic_thread_fence(memory_order_seq_cst);
     for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
         const struct ivc_layout_member *entry = ivc_region_slot(region, slot);
         /* Acquire: as above. */
