@@ -52,7 +52,6 @@ static void copy_by_moves(char *to, const char *from, size_t n)
 enum {
     LINE = 64,
     TRIES = 4,                  /* of each way, in turn */
-    MARGIN = 8,                 /* less than an eighth better is no better */
     LENGTHS = 6,                /* from 2, 4, 8, 16, 32 and 64 KiB on */
     PAUSE_MIN = 32,             /* copies between two comparisons; doubled while the answer is the same */
     PAUSE_MAX = 1024,
@@ -123,8 +122,7 @@ static void decide(struct choice *choice, uint32_t ways)
 
     for (uint32_t i = 0; i < ways; i++)
         way = choice->cycles[i] < choice->cycles[way] ? i : way;
-    /* Where others use the processor as well, one copy takes longer than the next for many reasons. */
-    if (choice->cycles[way] >= choice->cycles[last] - choice->cycles[last] / MARGIN)
+    if (!ivc_timed_is_better(choice->cycles[way], choice->cycles[last]))
         way = last;
     choice->lost = way == BY_WORDS ? 0 : choice->lost + 1;
     choice->tries = 0;

@@ -35,6 +35,12 @@ static inline bool ivc_timed_add(struct ivc_timed *timed, uint32_t wanted, uint6
     return true;
 }
 
+/* Less than an eighth better is no better: one time takes longer than the next for many reasons. */
+static inline bool ivc_timed_is_better(uint64_t cycles, uint64_t than)
+{
+    return cycles < than - than / 8;
+}
+
 /* How long to go on until the next comparison, after `pause` before this one (0: it was the first). */
 static inline uint32_t ivc_timed_pause(uint32_t pause, bool same_answer, uint32_t least, uint32_t most)
 {

@@ -21,7 +21,7 @@ static void settle(struct ivc_fill *fill, uint32_t under_way)
 
 static void decide(struct ivc_fill *fill, uint64_t cycles)
 {
-    bool better = cycles < fill->before - fill->before / 8;
+    bool better = ivc_timed_is_better(cycles, fill->before);
 
     fill->past ^= !better;
     fill->pause = ivc_timed_pause(fill->pause, !better, PAUSE_FIRST, PAUSE_MAX);

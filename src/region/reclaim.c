@@ -20,6 +20,12 @@
 
 enum { SUSPICIOUS_MS = 500 };   /* a beat is due every 100 ms: look whether the process exists */
 
+/* The slot's owner is gone, and what it had is still there. */
+static bool is_over(enum ivc_phase phase)
+{
+    return phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD;
+}
+
 static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *entry,
                     enum ivc_phase phase, uint64_t silent_ms, bool suspicious)
 {
@@ -135,8 +141,7 @@ void ivc_reclaim_if_unread(struct ivc_region *region, uint32_t slot)
     uint64_t state = ivc_load_acquire(&entry->state);
     enum ivc_phase phase = ivc_layout_phase(state);
 
-    if ((phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD)
-        && !is_still_read(region, slot, ivc_layout_generation(state)))
+    if (is_over(phase) && !is_still_read(region, slot, ivc_layout_generation(state)))
         bury(region, entry, slot, state);
 }
 
@@ -167,7 +172,7 @@ void ivc_reclaim_group(struct ivc_region *region, uint64_t magic_id)
         /* Acquire: as above. */
         enum ivc_phase phase = ivc_layout_phase(ivc_load_acquire(&entry->state));
 
-        if ((phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD) && entry->magic_id == magic_id)
+        if (is_over(phase) && entry->magic_id == magic_id)
             ivc_reclaim_if_unread(region, slot);
     }
 }
@@ -186,7 +191,7 @@ void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
         return;
     if (state != sight->state || heartbeat != sight->heartbeat)
         *sight = (struct ivc_sight){ state, heartbeat, now };
-    if (phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD) {
+    if (is_over(phase)) {
         if (now - sight->since_ms >= IVC_QUARANTINE_MS)
             ivc_reclaim_if_unread(region, slot);
     } else if (is_dead(region, entry, phase, now - sight->since_ms, suspicious)) {
@@ -203,7 +208,7 @@ bool ivc_region_memory_is_coming(const struct ivc_region *region)
         enum ivc_phase phase = ivc_layout_phase(
             ivc_load_relaxed(&ivc_region_slot(region, slot)->state));
 
-        if (phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD)
+        if (is_over(phase))
             return true;
     }
     return false;
