@@ -44,6 +44,15 @@ enum {
     IVC_BTL_RANK_BITS = 20,
 };
 
+/* What follows of a message that was announced (btl_ivc_ahead.c). */
+struct ivc_btl_ahead {
+    const opal_convertor_t *convertor;  /* the message's; NULL: there is none */
+    const void *data;                   /* the user's memory */
+    size_t len;
+    size_t reserve;                     /* bytes in `buffer` in front of what was copied, for a header */
+    struct ivc_buffer buffer;
+};
+
 /* A process that we share memory with.  Lives until finalize, so that its counters can be shown. */
 struct mca_btl_base_endpoint_t {
     opal_list_item_t super;             /* in module.waiting while `queue` is not empty */
@@ -55,11 +64,12 @@ struct mca_btl_base_endpoint_t {
     volatile int32_t queued;            /* their number; written under module.lock */
     opal_list_t lent;                   /* descriptors that the peer is to read; under module.lent_lock */
     uint32_t lent_ids;                  /* given so far */
+    struct ivc_btl_ahead ahead;         /* copied and not yet asked for; under module.lent_lock */
     uint64_t starving_since;            /* ms; 0: the region always had memory for it */
 };
 
 /* A descriptor: its bytes are in `header`, in private memory (base.super.ptr), in the region
- * (`buffer`), or, behind a header, in the user's own memory. */
+ * (`buffer`), or, behind a header, in the user's own memory, and then perhaps in the region as well. */
 struct ivc_btl_frag {
     mca_btl_base_descriptor_t base;
     mca_btl_base_segment_t segments[2];
@@ -67,10 +77,12 @@ struct ivc_btl_frag {
     opal_free_list_t *home;
     mca_btl_base_tag_t tag;
     bool in_region;                     /* `buffer` is ours to send or to give back */
+    bool is_copy;                       /* ... and has what the segments have, but for the header */
     bool unreadable;                    /* lent memory that the peer could not read: it is copied */
     uint32_t lent_id;                   /* in endpoint.lent */
     int status;                         /* for the completion callback */
     struct ivc_buffer buffer;
+    struct ivc_btl_ahead follows;       /* of a message that this announces, in the user's memory */
     uint8_t header[IVC_BTL_HEADER_MAX];
 };
 OBJ_CLASS_DECLARATION(ivc_btl_frag);
@@ -91,7 +103,8 @@ struct ivc_btl_module {
     opal_list_t done;                   /* sent, callback still to be made */
     volatile int32_t outstanding;       /* queued and done descriptors; read without the lock */
 
-    opal_mutex_t lent_lock;             /* guards endpoints' `lent`; nothing else is locked under it */
+    opal_mutex_t lent_lock;             /* guards endpoints' `lent` and `ahead`; nothing else is locked under it */
+    size_t reserve;                     /* of pieces that follow; 0: none was seen yet */
 
     opal_free_list_t frags_header;      /* no memory but `header` */
     opal_free_list_t frags_eager;       /* eager_limit bytes of private memory */
@@ -153,6 +166,16 @@ void ivc_btl_lent_on_packet(struct ivc_peer *peer, uint8_t tag, uint8_t *packet,
 bool ivc_btl_lent_waits(struct mca_btl_base_endpoint_t *endpoint);
 /* The peer is gone: all that wait for it are reported. */
 void ivc_btl_lent_end(struct mca_btl_base_endpoint_t *endpoint, int status);
+
+/* btl_ivc_ahead.c */
+/* Copies what follows of a message that was just announced, if that is of use. */
+void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement);
+/* The copy of what ob1 comes for, in a buffer that is the caller's; shortens `len` to what was copied.  False: there
+ * is none. */
+bool ivc_btl_ahead_take(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor,
+                        const void *data, size_t reserve, size_t *len, struct ivc_buffer *ret_buffer);
+/* Forgets the copy of this convertor's message; NULL: of any. */
+void ivc_btl_ahead_end(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor);
 
 /* btl_ivc_queue.c */
 bool ivc_btl_queue_full(const struct mca_btl_base_endpoint_t *endpoint);

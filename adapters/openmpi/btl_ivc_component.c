@@ -97,7 +97,7 @@ static int component_register(void)
     /* 16 KiB of data: asking takes longer than the receiver's copy on the way, which it needs (btl_ivc_receive.c). */
     btl->btl_eager_limit = 16 * 1024 + IVC_BTL_HEADER_MAX;
     /* Of what is longer: the receiver answers when it has copied that. */
-    btl->btl_rndv_eager_limit = 1024;
+    btl->btl_rndv_eager_limit = 256;
     btl->btl_max_send_size = 32 * 1024;
     btl->btl_rdma_pipeline_send_length = btl->btl_eager_limit;
     btl->btl_rdma_pipeline_frag_size = btl->btl_eager_limit;

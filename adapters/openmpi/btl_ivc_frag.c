@@ -2,9 +2,9 @@
  * Descriptors: where they come from, what memory they have, how they end.
  *
  * Invariant: the user's bytes are copied once on our side.  A large contiguous
- * piece stays where it is until there is room in the region; a large scattered
- * one is packed straight into the region, and into private memory only when the
- * region is full at that moment.
+ * piece stays where it is until there is room in the region, unless it was copied
+ * there ahead (btl_ivc_ahead.c); a large scattered one is packed straight into
+ * the region, and into private memory only when the region is full at that moment.
  */
 #include "btl_ivc.h"
 
@@ -20,7 +20,7 @@ static int frag_init(opal_free_list_item_t *item, void *home)
 
     frag->home = home;
     frag->base.des_segments = frag->segments;
-    frag->in_region = false;
+    frag->in_region = frag->is_copy = false;
     return OPAL_SUCCESS;
 }
 
@@ -75,6 +75,7 @@ static struct ivc_btl_frag *frag_take(opal_free_list_t *list,
         frag->endpoint = endpoint;
         frag->status = OPAL_SUCCESS;
         frag->unreadable = false;
+        frag->follows.convertor = NULL;
         frag->base.des_segment_count = 1;
         frag->base.des_flags = flags;
         frag->base.order = MCA_BTL_NO_ORDER;
@@ -109,7 +110,7 @@ void ivc_btl_frag_return(struct ivc_btl_frag *frag)
 {
     if (frag->in_region) {
         ivc_endpoint_buffer_free(ivc_btl_module.endpoint, &frag->buffer);
-        frag->in_region = false;
+        frag->in_region = frag->is_copy = false;
     }
     opal_free_list_return(frag->home, &frag->base.super);
 }
@@ -137,11 +138,20 @@ mca_btl_base_descriptor_t *ivc_btl_alloc(mca_btl_base_module_t *btl,
     return frag != NULL ? &frag->base : NULL;
 }
 
+/* The first bytes of a message of which more will follow. */
+static void note_follows(struct ivc_btl_frag *frag, const opal_convertor_t *convertor, uint8_t *data, size_t size)
+{
+    ivc_btl_ahead_end(frag->endpoint, convertor);   /* of another message, whose request is used again */
+    frag->follows.convertor = convertor;
+    frag->follows.data = data + size;
+    frag->follows.len = convertor->local_size - size;
+}
+
 /* The data stays where it is: a header of ours, then the user's memory.  ob1 keeps that memory
  * untouched until the completion callback. */
 static struct ivc_btl_frag *prepare_in_place(struct mca_btl_base_endpoint_t *endpoint,
                                              opal_convertor_t *convertor, size_t reserve,
-                                             size_t size, uint32_t flags)
+                                             size_t *size, uint32_t flags)
 {
     struct ivc_btl_frag *frag = ivc_btl_frag_get(endpoint, reserve, flags);
     void *data;
@@ -149,9 +159,13 @@ static struct ivc_btl_frag *prepare_in_place(struct mca_btl_base_endpoint_t *end
     if (OPAL_UNLIKELY(frag == NULL))
         return NULL;
     opal_convertor_get_current_pointer(convertor, &data);
+    if (convertor->bConverted > 0)
+        frag->in_region = frag->is_copy = ivc_btl_ahead_take(endpoint, convertor, data, reserve, size, &frag->buffer);
+    else if (*size < convertor->local_size)
+        note_follows(frag, convertor, data, *size);
     frag->segments[1].seg_addr.pval = data;
-    frag->segments[1].seg_len = size;
-    frag->base.des_segment_count = size > 0 ? 2 : 1;
+    frag->segments[1].seg_len = *size;
+    frag->base.des_segment_count = *size > 0 ? 2 : 1;
     return frag;
 }
 
@@ -214,7 +228,7 @@ mca_btl_base_descriptor_t *ivc_btl_prepare_src(mca_btl_base_module_t *btl,
     if (reserve + *size > btl->btl_max_send_size)
         *size = btl->btl_max_send_size - reserve;
     if (!opal_convertor_need_buffers(convertor))
-        frag = prepare_in_place(endpoint, convertor, reserve, *size, flags);
+        frag = prepare_in_place(endpoint, convertor, reserve, size, flags);
     else
         frag = prepare_packed(endpoint, convertor, reserve, size, flags);
     return frag != NULL ? &frag->base : NULL;

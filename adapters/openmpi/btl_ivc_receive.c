@@ -104,5 +104,6 @@ void ivc_btl_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
         endpoint->fate = IVC_BTL_LEFT;
     else
         ivc_btl_lose(endpoint, reason);
+    ivc_btl_ahead_end(endpoint, NULL);
     ivc_btl_lent_end(endpoint, reason == NULL ? OPAL_SUCCESS : OPAL_ERR_UNREACH);
 }

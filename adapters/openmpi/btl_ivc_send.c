@@ -86,6 +86,23 @@ static inline int post(struct mca_btl_base_endpoint_t *endpoint, mca_btl_base_ta
     return ivc_btl_answer(endpoint, rc);
 }
 
+/* In the buffer that has a copy; false: that is gone, with the memory that it was in, and the segments are sent. */
+static bool post_copy(struct ivc_btl_frag *frag, int *ret_rc)
+{
+    struct ivc_endpoint *e = ivc_btl_module.endpoint;
+    const mca_btl_base_segment_t *segments = frag->base.des_segments;
+
+    memcpy(frag->buffer.data, segments[0].seg_addr.pval, segments[0].seg_len);
+    *ret_rc = ivc_endpoint_send_buffer(e, frag->endpoint->peer, frag->tag, &frag->buffer,
+                                       segments[0].seg_len + segments[1].seg_len);
+    if (*ret_rc == IVC_E_FULL)
+        return true;
+    if (*ret_rc != 0)
+        ivc_endpoint_buffer_free(e, &frag->buffer);
+    frag->in_region = frag->is_copy = false;
+    return *ret_rc == 0;
+}
+
 /* Sends a descriptor's bytes; it holds no buffer of the region any more on success.  IVC_BTL_LATER: the peer
  * is to read them, and the descriptor is no longer the caller's. */
 int ivc_btl_frag_post(struct ivc_btl_frag *frag)
@@ -95,6 +112,8 @@ int ivc_btl_frag_post(struct ivc_btl_frag *frag)
     size_t total = 0;
     int rc;
 
+    if (frag->is_copy && post_copy(frag, &rc))
+        return ivc_btl_answer(frag->endpoint, rc);
     if (frag->in_region) {
         rc = ivc_endpoint_send_buffer(ivc_btl_module.endpoint, frag->endpoint->peer, frag->tag,
                                       &frag->buffer, segments[0].seg_len);
@@ -130,12 +149,15 @@ int ivc_btl_send(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *end
         return OPAL_SUCCESS;
     }
     rc = ivc_btl_frag_post(frag);
-    if (OPAL_LIKELY(rc == OPAL_SUCCESS))
+    if (OPAL_LIKELY(rc == OPAL_SUCCESS)) {
+        if (OPAL_UNLIKELY(frag->follows.convertor != NULL))
+            ivc_btl_ahead_fill(frag);
         ivc_btl_done_append(frag);
-    else if (rc == OPAL_ERR_OUT_OF_RESOURCE)
+    } else if (rc == OPAL_ERR_OUT_OF_RESOURCE) {
         ivc_btl_queue_append(frag);
-    else if (rc != IVC_BTL_LATER)
+    } else if (rc != IVC_BTL_LATER) {
         return rc;
+    }
     return OPAL_SUCCESS;
 }
 

@@ -102,6 +102,15 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
     return 0;
 }
 
+int ivc_pool_get_spare(struct ivc_pool *pool, uint32_t *ret_chunk)
+{
+    int r = 0;
+
+    while (r == 0 && pool->n_free <= IVC_POOL_SPARE)
+        r = ivc_pool_grow(pool);
+    return r == 0 ? ivc_pool_get(pool, ret_chunk) : IVC_E_FULL;
+}
+
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
 {
     uint32_t at = pool->queue_first + pool->n_free;

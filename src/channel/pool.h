@@ -48,6 +48,10 @@ int ivc_pool_grow(struct ivc_pool *pool);
 /* A chunk, or IVC_E_FULL when all are under way and the pool may not grow, or IVC_E_NOSPACE when
  * there is none and the region has no memory for one. */
 int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
+/* The same for who may keep it until something else has gone through the pool: IVC_E_FULL also when it would leave
+ * fewer than IVC_POOL_SPARE free, so that there is always a chunk that goes round. */
+enum { IVC_POOL_SPARE = 4 };
+int ivc_pool_get_spare(struct ivc_pool *pool, uint32_t *ret_chunk);
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
 /* The chunks that were got and not put back; when no ring is open, those that somebody fills.  The

@@ -179,11 +179,15 @@ struct ivc_buffer {
     enum ivc_copy_side side;    /* what ivc_copy() should be told when it fills the buffer */
     uint32_t chunk, residence;  /* the endpoint's */
     struct ivc_pool *pool;      /* likewise */
-    uint64_t since;             /* the endpoint's: ivc_cycles() */
+    uint64_t since;             /* the endpoint's: ivc_cycles(); 0: how long it is filled for tells nothing */
     struct ivc_network_buffer *network;     /* the endpoint's */
 };
 int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
                             struct ivc_buffer *ret_buffer);
+/* The same for who may keep the buffer until a peer has answered: only where others are left, and only in memory that
+ * the peer reads now; IVC_E_FULL otherwise. */
+int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
+                                  struct ivc_buffer *ret_buffer);
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                              const struct ivc_buffer *buffer, size_t len);
 void ivc_endpoint_buffer_free(struct ivc_endpoint *endpoint, const struct ivc_buffer *buffer);

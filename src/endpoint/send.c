@@ -15,14 +15,19 @@ static size_t total(const struct iovec *iov, unsigned n_iov)
     return len;
 }
 
-static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t *ret_chunk)
+/* Chunks come back when we look how far their readers are. */
+static void fetch_chunks(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t wanted)
 {
     struct ivc_residence *home = &endpoint->home;
 
-    /* Chunks come back when we look how far their readers are. */
-    for (uint32_t i = 0; pool->n_free == 0 && i < home->n_senders; i++)
+    for (uint32_t i = 0; pool->n_free < wanted && i < home->n_senders; i++)
         if (home->senders[i]->tx.chunks_out > 0)
             ivc_tx_refresh(&home->senders[i]->tx);
+}
+
+static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t *ret_chunk)
+{
+    fetch_chunks(endpoint, pool, 1);
     return ivc_pool_get(pool, ret_chunk);
 }
 
@@ -215,27 +220,32 @@ int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     return short_is_sent(endpoint, peer, head_len + len);
 }
 
+/* A buffer out of the chunk that it names. */
+static void make_buffer(struct ivc_endpoint *endpoint, struct ivc_pool *pool, struct ivc_buffer *buffer)
+{
+    uint32_t share;
+    uint64_t offset;
+
+    buffer->pool = pool;
+    buffer->network = NULL;
+    buffer->residence = endpoint->home.number;
+    buffer->data = ivc_pool_memory(pool, buffer->chunk, &share, &offset);
+    buffer->size = pool->chunk_size;
+    buffer->since = endpoint->untimed ? 0 : ivc_cycles();
+    endpoint->home.buffers_out++;
+}
+
 static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
                      struct ivc_buffer *ret_buffer)
 {
-    struct ivc_residence *home = &endpoint->home;
-    struct ivc_pool *pool = ivc_residence_pool(home, peer->member.slot);
-    uint32_t share;
-    uint64_t offset;
+    struct ivc_pool *pool = ivc_residence_pool(&endpoint->home, peer->member.slot);
     int r = pool ? ivc_residence_open_pool(endpoint, pool, peer->member.slot) : -ENOMEM;
 
     if (r == 0)
         r = pool_get(endpoint, pool, &ret_buffer->chunk);
-    if (r != 0)
-        return r;
-    ret_buffer->pool = pool;
-    ret_buffer->network = NULL;
-    ret_buffer->residence = home->number;
-    ret_buffer->data = ivc_pool_memory(pool, ret_buffer->chunk, &share, &offset);
-    ret_buffer->size = pool->chunk_size;
-    ret_buffer->since = endpoint->untimed ? 0 : ivc_cycles();
-    home->buffers_out++;
-    return 0;
+    if (r == 0)
+        make_buffer(endpoint, pool, ret_buffer);
+    return r;
 }
 
 int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
@@ -261,6 +271,27 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         break;
     default:
         r = get_chunk(endpoint, peer, ret_buffer);
+    }
+    ivc_endpoint_unlock(endpoint);
+    return r;
+}
+
+int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
+                                  struct ivc_buffer *ret_buffer)
+{
+    struct ivc_pool *pool;
+    int r = IVC_E_FULL;
+
+    ivc_endpoint_lock(endpoint);
+    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= endpoint->packet_max) {
+        pool = peer->tx.pool;
+        fetch_chunks(endpoint, pool, IVC_POOL_SPARE + 1);
+        r = ivc_pool_get_spare(pool, &ret_buffer->chunk);
+    }
+    if (r == 0) {
+        make_buffer(endpoint, pool, ret_buffer);
+        ret_buffer->side = ivc_tx_copy_side(&peer->tx, size);
+        ret_buffer->since = 0;
     }
     ivc_endpoint_unlock(endpoint);
     return r;
@@ -359,7 +390,7 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     } else if (r == 0 && network) {
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
     } else {
-        if (r == 0 && len >= IVC_FILL_LEAST && !endpoint->untimed)
+        if (r == 0 && len >= IVC_FILL_LEAST && buffer->since != 0)
             ivc_tx_note_filling(&peer->tx, ivc_cycles() - buffer->since, (uint32_t)len);
         if (r == 0)
             r = send_chunk(endpoint, peer, tag, buffer->chunk, len);

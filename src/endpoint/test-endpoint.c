@@ -229,6 +229,52 @@ static void test_short_packets(void)
 }
 
 /* More peers than rings are looked at in each turn: none starves, each packet arrives. */
+/* Whoever keeps buffers leaves some to go round, and what is in them is sent when it is, after what was sent before. */
+static void test_spare_buffers(void)
+{
+    const char *path = check_file(0, SIZE);
+    static struct ivc_buffer kept[4096];
+    struct ivc_buffer one;
+    struct ivc_peer *peer;
+    unsigned n = 0, packets;
+
+    CHECK_EQ(setenv("IVC_CHUNK_SIZE", "8K", 1), 0);
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    peer = connect_to(&a, &b);
+    CHECK_EQ(ivc_endpoint_buffer_get_spare(a.endpoint, peer, 8000, &one), IVC_E_FULL);  /* no ring yet */
+    fill_payload(0);
+    CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 8 }, 1), 0);
+    while (n < 4096 && ivc_endpoint_buffer_get_spare(a.endpoint, peer, 8000, &kept[n]) == 0) {
+        fill_payload(100 + n);
+        memcpy(kept[n++].data, payload, 8000);
+    }
+    CHECK_THAT(n > 0 && n < 4096, "%u to keep", n);
+    for (packets = 1; packets < 200; packets++) {   /* more often than there are buffers */
+        fill_payload(packets);
+        CHECK_EQ(ivc_endpoint_buffer_get(a.endpoint, peer, 8000, &one), 0);
+        memcpy(one.data, payload, 8000);
+        CHECK_EQ(ivc_endpoint_send_buffer(a.endpoint, peer, 9, &one, 8000), 0);
+        for (unsigned i = 0; i < 300 && b.packets <= packets; i++)
+            ivc_endpoint_progress(b.endpoint);
+        CHECK_EQ(b.packets, packets + 1);
+        CHECK_EQ(memcmp(b.packet_bytes, payload, 8000), 0);
+    }
+    for (unsigned i = 1; i < n; i++) {              /* the first one is given back */
+        CHECK_EQ(ivc_endpoint_send_buffer(a.endpoint, peer, 9, &kept[i], 8000), 0);
+        for (unsigned k = 0; k < 300 && b.packets < packets + i; k++)
+            ivc_endpoint_progress(b.endpoint);
+        fill_payload(100 + i);
+        CHECK_EQ(memcmp(b.packet_bytes, payload, 8000), 0);
+    }
+    ivc_endpoint_buffer_free(a.endpoint, &kept[0]);
+    CHECK_EQ(ivc_endpoint_buffer_get_spare(a.endpoint, peer, 8000, &one), 0);
+    ivc_endpoint_buffer_free(a.endpoint, &one);
+    node_close(&a);
+    node_close(&b);
+    CHECK_EQ(unsetenv("IVC_CHUNK_SIZE"), 0);
+}
+
 static void test_many_peers(void)
 {
     enum { N = 24 };
@@ -798,6 +844,7 @@ static const struct check_case cases[] = {
     { "no room for a line", test_no_room_for_line, 0 },
     { "packets of every length", test_packets, 0 },
     { "short packets", test_short_packets, 0 },
+    { "buffers that are kept for a while", test_spare_buffers, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },
     { "an address of one that left", test_left, 0 },

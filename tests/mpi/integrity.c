@@ -218,6 +218,7 @@ int main(int argc, char **argv)
     while (go_on(&run, &options, start)) {
         test_nonblocking(&run);
         test_blocking(&run);
+        test_one_buffer(&run);
         test_any_source(&run);
         test_datatypes(&run);
         test_one_sided(&run);

@@ -38,6 +38,7 @@ uint64_t stream(const struct run *run, int src, int dst, int kind);
 /* integrity_p2p.c */
 void test_nonblocking(struct run *run);
 void test_blocking(struct run *run);
+void test_one_buffer(struct run *run);
 void test_any_source(struct run *run);
 void test_datatypes(struct run *run);
 void test_truncation(struct run *run);

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 
 enum { PER_PAIR = 4 };      /* messages per ordered pair and test */
-enum kind { NONBLOCKING, BLOCKING, ANY_SOURCE, DATATYPES, TRUNCATION };
+enum kind { NONBLOCKING, BLOCKING, ANY_SOURCE, DATATYPES, TRUNCATION, ONE_BUFFER };
 
 static struct pattern pattern_of(const struct run *run, int src, int dst, enum kind kind, int n)
 {
@@ -168,6 +168,40 @@ void test_blocking(struct run *run)
             }
         }
     }
+}
+
+/* Messages out of one buffer, with other bytes each time, by one request that is started again and by others: what
+ * is sent is what was there when the send began. */
+void test_one_buffer(struct run *run)
+{
+    enum { TIMES = 6 };
+    int dst = (run->rank + 1) % run->ranks, src = (run->rank + run->ranks - 1) % run->ranks;
+    uint64_t out_random = stream(run, run->rank, dst, ONE_BUFFER);
+    uint64_t in_random = stream(run, src, run->rank, ONE_BUFFER);
+    int size_out = (int)pattern_size(&out_random, run->max_size);
+    int size_in = (int)pattern_size(&in_random, run->max_size);
+    unsigned char *out = memory(run, (size_t)size_out), *in = memory(run, (size_t)size_in);
+    MPI_Request again, other;
+
+    MPI_Send_init(out, size_out, MPI_BYTE, dst, 0, MPI_COMM_WORLD, &again);
+    for (int n = 0; n < TIMES; n++) {
+        struct pattern p_out = pattern_of(run, run->rank, dst, ONE_BUFFER, n);
+        struct pattern p_in = pattern_of(run, src, run->rank, ONE_BUFFER, n);
+        int part_out = n % 2 == 0 ? size_out : size_out - size_out / 3;
+        int part_in = n % 2 == 0 ? size_in : size_in - size_in / 3;
+
+        pattern_fill(&p_out, out, (size_t)size_out);
+        if (n % 2 == 0)
+            MPI_Start(&again);
+        else
+            MPI_Issend(out, part_out, MPI_BYTE, dst, 0, MPI_COMM_WORLD, &other);
+        MPI_Recv(in, part_in, MPI_BYTE, src, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        check(run, &p_in, in, (size_t)part_in, "message out of one buffer");
+        MPI_Wait(n % 2 == 0 ? &again : &other, MPI_STATUS_IGNORE);
+    }
+    MPI_Request_free(&again);
+    memory_free(run, out);
+    memory_free(run, in);
 }
 
 /* Takes messages as they come; those of one source must come in the order of their numbers. */

@@ -1,0 +1,131 @@
+/*
+ * Ahead: the second piece of a long message is copied while the first one is on its way.
+ *
+ * ob1 announces a long message with its first bytes, and sends what follows when the receiver has answered. Our
+ * side has nothing to do until then, and the receiver nothing afterwards until the next piece is copied. So
+ * whoever has announced a message copies what follows into a buffer at once, and takes that buffer when ob1
+ * comes for it.
+ *
+ *   prepare_src() of the first bytes      what follows is noted in their descriptor
+ *   send() of that descriptor             it is copied
+ *   prepare_src() of what follows         it is taken
+ *
+ * Invariant: a copy is of the message that its convertor was announced with last, whose memory ob1's user leaves
+ * alone until all of it is sent. An announcement with the same convertor, or a piece that is another one, ends it;
+ * and only where every piece for the peer comes by us (`alone`) is anything copied, so none can pass unseen.
+ */
+#include "btl_ivc.h"
+
+#include <string.h>
+
+#include "opal/mca/btl/base/base.h"
+
+#include "base/copy.h"
+
+/* Whether ob1 gives peers that we reach to nobody else: of those that reach a peer it takes the most exclusive. */
+static bool is_alone(const struct ivc_btl_module *m)
+{
+    mca_btl_base_selected_module_t *one;
+
+    OPAL_LIST_FOREACH(one, &mca_btl_base_modules_initialized, mca_btl_base_selected_module_t) {
+        if (one->btl_module != &m->super && one->btl_module->btl_exclusivity >= m->super.btl_exclusivity)
+            return false;
+    }
+    return true;
+}
+
+/* What was copied is the caller's, in `ret_ahead`, if it is `convertor`'s (NULL: whosever it is). */
+static bool take(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor,
+                 struct ivc_btl_ahead *ret_ahead)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    bool found;
+
+    OPAL_THREAD_LOCK(&m->lent_lock);
+    found = endpoint->ahead.convertor != NULL && (convertor == NULL || endpoint->ahead.convertor == convertor);
+    if (found) {
+        *ret_ahead = endpoint->ahead;
+        endpoint->ahead.convertor = NULL;
+    }
+    OPAL_THREAD_UNLOCK(&m->lent_lock);
+    return found;
+}
+
+void ivc_btl_ahead_end(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor)
+{
+    struct ivc_btl_ahead ahead;
+
+    if (take(endpoint, convertor, &ahead))
+        ivc_endpoint_buffer_free(ivc_btl_module.endpoint, &ahead.buffer);
+}
+
+static bool is_free(struct mca_btl_base_endpoint_t *endpoint)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    bool is;
+
+    OPAL_THREAD_LOCK(&m->lent_lock);
+    is = endpoint->ahead.convertor == NULL;
+    OPAL_THREAD_UNLOCK(&m->lent_lock);
+    return is;
+}
+
+/* False: another thread's is there by now. */
+static bool put(struct mca_btl_base_endpoint_t *endpoint, const struct ivc_btl_ahead *ahead)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    bool is;
+
+    OPAL_THREAD_LOCK(&m->lent_lock);
+    is = endpoint->ahead.convertor == NULL;
+    if (is)
+        endpoint->ahead = *ahead;
+    OPAL_THREAD_UNLOCK(&m->lent_lock);
+    return is;
+}
+
+/* Memory that the peer reads in place is not copied. */
+static bool is_lent(struct mca_btl_base_endpoint_t *endpoint, const void *memory, size_t len)
+{
+    uint64_t where, key;
+
+    return ivc_endpoint_show_lent(ivc_btl_module.endpoint, endpoint->peer, memory, len, &where, &key);
+}
+
+void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement)
+{
+    struct mca_btl_base_endpoint_t *endpoint = announcement->endpoint;
+    struct ivc_btl_module *m = &ivc_btl_module;
+    struct ivc_btl_ahead ahead = announcement->follows;
+    size_t total;
+
+    ahead.reserve = m->reserve;     /* 0: no piece but a first one was seen yet */
+    if (ahead.len > m->super.btl_max_send_size - ahead.reserve)
+        ahead.len = m->super.btl_max_send_size - ahead.reserve;
+    total = ahead.reserve + ahead.len;
+    if (ahead.reserve == 0 || total <= m->send_max || !is_alone(m)
+        || !is_free(endpoint) || is_lent(endpoint, ahead.data, ahead.len)
+        || ivc_endpoint_buffer_get_spare(m->endpoint, endpoint->peer, total, &ahead.buffer) != 0)
+        return;
+    ivc_copy(ahead.buffer.side, (char *) ahead.buffer.data + ahead.reserve, ahead.data, ahead.len);
+    if (!put(endpoint, &ahead))
+        ivc_endpoint_buffer_free(m->endpoint, &ahead.buffer);
+}
+
+bool ivc_btl_ahead_take(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor,
+                        const void *data, size_t reserve, size_t *len, struct ivc_buffer *ret_buffer)
+{
+    struct ivc_btl_module *m = &ivc_btl_module;
+    struct ivc_btl_ahead ahead;
+
+    m->reserve = reserve;
+    if (!take(endpoint, convertor, &ahead))
+        return false;
+    if (ahead.data != data || ahead.reserve != reserve || ahead.len > *len) {
+        ivc_endpoint_buffer_free(m->endpoint, &ahead.buffer);
+        return false;
+    }
+    *len = ahead.len;
+    *ret_buffer = ahead.buffer;
+    return true;
+}
