@@ -46,7 +46,8 @@ enum {
 
 /* What follows of a message that was announced (btl_ivc_ahead.c). */
 struct ivc_btl_ahead {
-    const opal_convertor_t *convertor;  /* the message's; NULL: there is none */
+    struct mca_btl_base_endpoint_t *endpoint;   /* whom it is for; NULL: there is nothing */
+    const opal_convertor_t *convertor;  /* the message's */
     const void *data;                   /* the user's memory */
     size_t len;
     size_t reserve;                     /* bytes in `buffer` in front of what was copied, for a header */
@@ -64,7 +65,6 @@ struct mca_btl_base_endpoint_t {
     volatile int32_t queued;            /* their number; written under module.lock */
     opal_list_t lent;                   /* descriptors that the peer is to read; under module.lent_lock */
     uint32_t lent_ids;                  /* given so far */
-    struct ivc_btl_ahead ahead;         /* copied and not yet asked for; under module.lent_lock */
     uint64_t starving_since;            /* ms; 0: the region always had memory for it */
 };
 
@@ -103,7 +103,10 @@ struct ivc_btl_module {
     opal_list_t done;                   /* sent, callback still to be made */
     volatile int32_t outstanding;       /* queued and done descriptors; read without the lock */
 
-    opal_mutex_t lent_lock;             /* guards endpoints' `lent` and `ahead`; nothing else is locked under it */
+    opal_mutex_t lent_lock;             /* guards endpoints' `lent`; nothing else is locked under it */
+
+    opal_mutex_t ahead_lock;            /* guards `ahead`; nothing else is locked under it */
+    struct ivc_btl_ahead ahead;         /* copied and not yet asked for */
     size_t reserve;                     /* of pieces that follow; 0: none was seen yet */
 
     opal_free_list_t frags_header;      /* no memory but `header` */
@@ -174,8 +177,8 @@ void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement);
  * is none. */
 bool ivc_btl_ahead_take(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor,
                         const void *data, size_t reserve, size_t *len, struct ivc_buffer *ret_buffer);
-/* Forgets the copy of this convertor's message; NULL: of any. */
-void ivc_btl_ahead_end(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor);
+/* Forgets the copy if it is of this convertor's message, and of one for this peer. NULL: whichever. */
+void ivc_btl_ahead_end(const struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor);
 
 /* btl_ivc_queue.c */
 bool ivc_btl_queue_full(const struct mca_btl_base_endpoint_t *endpoint);

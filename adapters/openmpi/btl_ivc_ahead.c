@@ -6,6 +6,8 @@
  * whoever has announced a message copies what follows into a buffer at once, and takes that buffer when ob1
  * comes for it.
  *
+ * One message at a time: whoever has announced another one meanwhile has that to do.
+ *
  *   prepare_src() of the first bytes      what follows is noted in their descriptor
  *   send() of that descriptor             it is copied
  *   prepare_src() of what follows         it is taken
@@ -34,24 +36,25 @@ static bool is_alone(const struct ivc_btl_module *m)
     return true;
 }
 
-/* What was copied is the caller's, in `ret_ahead`, if it is `convertor`'s (NULL: whosever it is). */
-static bool take(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor,
+/* What was copied is the caller's, in `ret_ahead`, if it is of this convertor's message, for this peer. */
+static bool take(const struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor,
                  struct ivc_btl_ahead *ret_ahead)
 {
     struct ivc_btl_module *m = &ivc_btl_module;
     bool found;
 
-    OPAL_THREAD_LOCK(&m->lent_lock);
-    found = endpoint->ahead.convertor != NULL && (convertor == NULL || endpoint->ahead.convertor == convertor);
+    OPAL_THREAD_LOCK(&m->ahead_lock);
+    found = m->ahead.endpoint != NULL && (endpoint == NULL || m->ahead.endpoint == endpoint)
+            && (convertor == NULL || m->ahead.convertor == convertor);
     if (found) {
-        *ret_ahead = endpoint->ahead;
-        endpoint->ahead.convertor = NULL;
+        *ret_ahead = m->ahead;
+        m->ahead.endpoint = NULL;
     }
-    OPAL_THREAD_UNLOCK(&m->lent_lock);
+    OPAL_THREAD_UNLOCK(&m->ahead_lock);
     return found;
 }
 
-void ivc_btl_ahead_end(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor)
+void ivc_btl_ahead_end(const struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor)
 {
     struct ivc_btl_ahead ahead;
 
@@ -59,28 +62,28 @@ void ivc_btl_ahead_end(struct mca_btl_base_endpoint_t *endpoint, const opal_conv
         ivc_endpoint_buffer_free(ivc_btl_module.endpoint, &ahead.buffer);
 }
 
-static bool is_free(struct mca_btl_base_endpoint_t *endpoint)
+static bool is_free(void)
 {
     struct ivc_btl_module *m = &ivc_btl_module;
     bool is;
 
-    OPAL_THREAD_LOCK(&m->lent_lock);
-    is = endpoint->ahead.convertor == NULL;
-    OPAL_THREAD_UNLOCK(&m->lent_lock);
+    OPAL_THREAD_LOCK(&m->ahead_lock);
+    is = m->ahead.endpoint == NULL;
+    OPAL_THREAD_UNLOCK(&m->ahead_lock);
     return is;
 }
 
 /* False: another thread's is there by now. */
-static bool put(struct mca_btl_base_endpoint_t *endpoint, const struct ivc_btl_ahead *ahead)
+static bool put(const struct ivc_btl_ahead *ahead)
 {
     struct ivc_btl_module *m = &ivc_btl_module;
     bool is;
 
-    OPAL_THREAD_LOCK(&m->lent_lock);
-    is = endpoint->ahead.convertor == NULL;
+    OPAL_THREAD_LOCK(&m->ahead_lock);
+    is = m->ahead.endpoint == NULL;
     if (is)
-        endpoint->ahead = *ahead;
-    OPAL_THREAD_UNLOCK(&m->lent_lock);
+        m->ahead = *ahead;
+    OPAL_THREAD_UNLOCK(&m->ahead_lock);
     return is;
 }
 
@@ -94,7 +97,6 @@ static bool is_lent(struct mca_btl_base_endpoint_t *endpoint, const void *memory
 
 void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement)
 {
-    struct mca_btl_base_endpoint_t *endpoint = announcement->endpoint;
     struct ivc_btl_module *m = &ivc_btl_module;
     struct ivc_btl_ahead ahead = announcement->follows;
     size_t total;
@@ -104,11 +106,12 @@ void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement)
         ahead.len = m->super.btl_max_send_size - ahead.reserve;
     total = ahead.reserve + ahead.len;
     if (ahead.reserve == 0 || total <= m->send_max || !is_alone(m)
-        || !is_free(endpoint) || is_lent(endpoint, ahead.data, ahead.len)
-        || ivc_endpoint_buffer_get_spare(m->endpoint, endpoint->peer, total, &ahead.buffer) != 0)
+        || !is_free() || is_lent(ahead.endpoint, ahead.data, ahead.len)
+        || ivc_endpoint_buffer_get_spare(m->endpoint, ahead.endpoint->peer, total, &ahead.buffer) != 0)
         return;
     ivc_copy(ahead.buffer.side, (char *) ahead.buffer.data + ahead.reserve, ahead.data, ahead.len);
-    if (!put(endpoint, &ahead))
+    ivc_endpoint_buffer_filled(&ahead.buffer);
+    if (!put(&ahead))
         ivc_endpoint_buffer_free(m->endpoint, &ahead.buffer);
 }
 

@@ -37,6 +37,7 @@ int ivc_btl_frags_init(struct ivc_btl_module *m)
 {
     OBJ_CONSTRUCT(&m->lock, opal_mutex_t);
     OBJ_CONSTRUCT(&m->lent_lock, opal_mutex_t);
+    OBJ_CONSTRUCT(&m->ahead_lock, opal_mutex_t);
     OBJ_CONSTRUCT(&m->waiting, opal_list_t);
     OBJ_CONSTRUCT(&m->done, opal_list_t);
     OBJ_CONSTRUCT(&m->received, mca_btl_base_descriptor_t);
@@ -60,6 +61,7 @@ void ivc_btl_frags_fini(struct ivc_btl_module *m)
     OBJ_DESTRUCT(&m->received);
     OBJ_DESTRUCT(&m->done);
     OBJ_DESTRUCT(&m->waiting);
+    OBJ_DESTRUCT(&m->ahead_lock);
     OBJ_DESTRUCT(&m->lent_lock);
     OBJ_DESTRUCT(&m->lock);
     free(m->flat);
@@ -75,7 +77,7 @@ static struct ivc_btl_frag *frag_take(opal_free_list_t *list,
         frag->endpoint = endpoint;
         frag->status = OPAL_SUCCESS;
         frag->unreadable = false;
-        frag->follows.convertor = NULL;
+        frag->follows.endpoint = NULL;
         frag->base.des_segment_count = 1;
         frag->base.des_flags = flags;
         frag->base.order = MCA_BTL_NO_ORDER;
@@ -141,7 +143,8 @@ mca_btl_base_descriptor_t *ivc_btl_alloc(mca_btl_base_module_t *btl,
 /* The first bytes of a message of which more will follow. */
 static void note_follows(struct ivc_btl_frag *frag, const opal_convertor_t *convertor, uint8_t *data, size_t size)
 {
-    ivc_btl_ahead_end(frag->endpoint, convertor);   /* of another message, whose request is used again */
+    ivc_btl_ahead_end(NULL, convertor);     /* of another message, whose request is used again */
+    frag->follows.endpoint = frag->endpoint;
     frag->follows.convertor = convertor;
     frag->follows.data = data + size;
     frag->follows.len = convertor->local_size - size;

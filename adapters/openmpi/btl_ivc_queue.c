@@ -132,8 +132,8 @@ void ivc_btl_queue_flush(unsigned int timeout_ms)
         drain_all(m);
         OPAL_THREAD_UNLOCK(&m->lock);
     }
+    ivc_btl_ahead_end(NULL, NULL);
     for (struct mca_btl_base_endpoint_t *e = m->endpoints; e != NULL; e = e->next) {
-        ivc_btl_ahead_end(e, NULL);
         ivc_btl_lent_end(e, OPAL_SUCCESS);
         while ((item = opal_list_remove_first(&e->queue)) != NULL)
             ivc_btl_frag_return((struct ivc_btl_frag *) item);

@@ -150,7 +150,7 @@ int ivc_btl_send(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *end
     }
     rc = ivc_btl_frag_post(frag);
     if (OPAL_LIKELY(rc == OPAL_SUCCESS)) {
-        if (OPAL_UNLIKELY(frag->follows.convertor != NULL))
+        if (OPAL_UNLIKELY(frag->follows.endpoint != NULL))
             ivc_btl_ahead_fill(frag);
         ivc_btl_done_append(frag);
     } else if (rc == OPAL_ERR_OUT_OF_RESOURCE) {

@@ -179,15 +179,17 @@ struct ivc_buffer {
     enum ivc_copy_side side;    /* what ivc_copy() should be told when it fills the buffer */
     uint32_t chunk, residence;  /* the endpoint's */
     struct ivc_pool *pool;      /* likewise */
-    uint64_t since;             /* the endpoint's: ivc_cycles(); 0: how long it is filled for tells nothing */
+    uint64_t since, took;       /* the endpoint's: in ivc_cycles(), when it was taken; what filling it took */
     struct ivc_network_buffer *network;     /* the endpoint's */
 };
 int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
                             struct ivc_buffer *ret_buffer);
-/* The same for who may keep the buffer until a peer has answered: only where others are left, and only in memory that
- * the peer reads now; IVC_E_FULL otherwise. */
+/* The same for who would fill it while he waits for an answer, and keep it until then: only where others are left, only
+ * in memory that the peer reads now, and not when somebody else wants the processor; IVC_E_FULL otherwise. */
 int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t size,
                                   struct ivc_buffer *ret_buffer);
+/* It is full, and will be sent later: whether memory is filled the faster way is seen by the time that it takes. */
+void ivc_endpoint_buffer_filled(struct ivc_buffer *buffer);
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                              const struct ivc_buffer *buffer, size_t len);
 void ivc_endpoint_buffer_free(struct ivc_endpoint *endpoint, const struct ivc_buffer *buffer);

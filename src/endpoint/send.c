@@ -232,6 +232,7 @@ static void make_buffer(struct ivc_endpoint *endpoint, struct ivc_pool *pool, st
     buffer->data = ivc_pool_memory(pool, buffer->chunk, &share, &offset);
     buffer->size = pool->chunk_size;
     buffer->since = endpoint->untimed ? 0 : ivc_cycles();
+    buffer->took = 0;
     endpoint->home.buffers_out++;
 }
 
@@ -283,7 +284,7 @@ int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer
     int r = IVC_E_FULL;
 
     ivc_endpoint_lock(endpoint);
-    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= endpoint->packet_max) {
+    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= endpoint->packet_max && endpoint->crowd.yields == 0) {
         pool = peer->tx.pool;
         fetch_chunks(endpoint, pool, IVC_POOL_SPARE + 1);
         r = ivc_pool_get_spare(pool, &ret_buffer->chunk);
@@ -291,10 +292,15 @@ int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer
     if (r == 0) {
         make_buffer(endpoint, pool, ret_buffer);
         ret_buffer->side = ivc_tx_copy_side(&peer->tx, size);
-        ret_buffer->since = 0;
     }
     ivc_endpoint_unlock(endpoint);
     return r;
+}
+
+void ivc_endpoint_buffer_filled(struct ivc_buffer *buffer)
+{
+    if (buffer->since != 0)
+        buffer->took = ivc_cycles() - buffer->since;
 }
 
 /* The buffer is the endpoint's again. */
@@ -391,7 +397,8 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
     } else {
         if (r == 0 && len >= IVC_FILL_LEAST && buffer->since != 0)
-            ivc_tx_note_filling(&peer->tx, ivc_cycles() - buffer->since, (uint32_t)len);
+            ivc_tx_note_filling(&peer->tx, buffer->took > 0 ? buffer->took : ivc_cycles() - buffer->since,
+                                (uint32_t)len);
         if (r == 0)
             r = send_chunk(endpoint, peer, tag, buffer->chunk, len);
         endpoint->home.buffers_out -= r == 0;
