@@ -10,6 +10,7 @@
  *     ring       a message goes round all ranks; one way
  *     allreduce  MPI_Allreduce of that many bytes
  *     put, get   rank 0 writes to, or reads from, a window of rank 1 and waits until it is done
+ *     wait       rank 0 sleeps, then sends what rank 1 waits for; the processor time of rank 1 meanwhile
  *
  * Messages and windows lie in memory of malloc(), or with --memory mpi in that of MPI_Alloc_mem() and
  * MPI_Win_allocate().
@@ -26,19 +27,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { TAG = 1, TAG_ACK = 2, WINDOW_MAX = 1024 };
 
 struct options {
     const char *tests, *sizes;
-    double seconds;
+    double seconds, wait;
     size_t iterations, warmup, window;
     bool mpi_memory;
 };
 
 static struct options options = {
     .tests = "latency,bandwidth,bidir,rate,incast,alltoall,ring,allreduce", .sizes = "0-4M",
-    .seconds = 0.5, .iterations = 100000, .warmup = 1000, .window = 64,
+    .seconds = 0.5, .wait = 10, .iterations = 100000, .warmup = 1000, .window = 64,
 };
 
 static int rank, ranks;
@@ -167,6 +169,34 @@ static void get(size_t bytes)
     MPI_Win_flush(1, target);
 }
 
+static double processor_us(void)
+{
+    struct timespec used;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (double)used.tv_sec * 1e6 + (double)used.tv_nsec / 1e3;
+}
+
+/* Returns, to rank 0, the processor time of rank 1, all its threads, while it waited. */
+static double wait_once(size_t bytes)
+{
+    struct timespec pause = { .tv_sec = (time_t)options.wait };
+    double us = 0;
+
+    pause.tv_nsec = (long)((options.wait - (double)pause.tv_sec) * 1e9);
+    if (rank == 0) {
+        nanosleep(&pause, NULL);
+        MPI_Send(send_buffer, (int)bytes, MPI_BYTE, 1, TAG, MPI_COMM_WORLD);
+        MPI_Recv(&us, 1, MPI_DOUBLE, 1, TAG_ACK, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    } else if (rank == 1) {
+        us = -processor_us();
+        MPI_Recv(receive_buffer, (int)bytes, MPI_BYTE, 0, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        us += processor_us();
+        MPI_Send(&us, 1, MPI_DOUBLE, 0, TAG_ACK, MPI_COMM_WORLD);
+    }
+    return us;
+}
+
 /* What a round's time is divided by for one message, and how many messages a round moves. */
 static double legs_one(void) { return 1; }
 static double legs_latency(void) { return 2; }
@@ -178,7 +208,7 @@ static double legs_incast(void) { return (double)options.window * (ranks - 1); }
 
 static const struct test {
     const char *name;
-    void (*round)(size_t bytes);
+    void (*round)(size_t bytes);        /* NULL: wait_once() */
     double (*legs)(void);
     bool stream;                /* tell bytes and messages per second */
 } tests[] = {
@@ -192,6 +222,7 @@ static const struct test {
     { "allreduce", allreduce, legs_one, false },
     { "put", put, legs_one, true },
     { "get", get, legs_one, true },
+    { "wait", NULL, NULL, false },
 };
 
 /* Rank 0's word on how many rounds come next. */
@@ -264,16 +295,47 @@ static int measure(const struct test *test, size_t bytes)
     return 0;
 }
 
+/* As many waits as there is time for. */
+static int measure_wait(const struct test *test, size_t bytes)
+{
+    char extra[320];
+    struct bench_result result = { .program = "bench_mpi", .test = test->name, .bytes = bytes,
+                                   .ranks = (unsigned)ranks, .extra = extra };
+    struct bench_series waits = { 0 };
+
+    result.batch = agree(options.seconds / options.wait + 0.5, 1, options.iterations);
+    if (bench_series_open(&waits, result.batch) < 0) {
+        fprintf(stderr, "bench_mpi: no memory for %zu waits; lower --iterations\n", (size_t)result.batch);
+        return -1;
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (size_t i = 0; i < waits.capacity; i++) {
+        double us = wait_once(bytes);
+
+        bench_series_add(&waits, us);
+        result.mean_us += us / (double)waits.capacity;
+    }
+    if (!rank) {
+        result.typical_us = bench_series_median(&waits);
+        snprintf(extra, sizeof(extra), "%s,\"wait_s\":%g,\"cpu_percent\":%.4g", print_extra, options.wait,
+                 result.typical_us / options.wait / 1e4);
+        bench_result_print(&result, &waits);
+    }
+    bench_series_free(&waits);
+    return 0;
+}
+
 static int usage(int code)
 {
     if (!rank)
         fprintf(code ? stderr : stdout,
                 "Usage: mpirun -np N bench_mpi [--test NAME,...] [--sizes 0-4M] [--seconds S]\n"
                 "                              [--iterations N] [--warmup N] [--window N]\n"
-                "                              [--memory own|mpi]\n"
-                "Tests: latency bandwidth bidir rate incast alltoall ring allreduce put get\n"
-                "(default: all but the last two, for which not every MPI is set up).\n"
+                "                              [--memory own|mpi] [--wait S]\n"
+                "Tests: latency bandwidth bidir rate incast alltoall ring allreduce put get wait\n"
+                "(default: all but put and get, for which not every MPI is set up, and wait).\n"
                 "--memory mpi: buffers of MPI_Alloc_mem, windows of MPI_Win_allocate.\n"
+                "wait: processor time of rank 1 in each wait of --wait seconds (10) for rank 0.\n"
                 "--seconds bounds each size of each test, --iterations the rounds in it.\n"
                 "One JSON line per test and size, from rank 0.\n");
     return code;
@@ -285,7 +347,8 @@ static int parse(int argc, char **argv)
         { "test", required_argument, NULL, 't' }, { "sizes", required_argument, NULL, 'z' },
         { "seconds", required_argument, NULL, 's' }, { "iterations", required_argument, NULL, 'i' },
         { "warmup", required_argument, NULL, 'w' }, { "window", required_argument, NULL, 'n' },
-        { "memory", required_argument, NULL, 'm' }, { "help", no_argument, NULL, 'h' }, { 0 },
+        { "memory", required_argument, NULL, 'm' }, { "wait", required_argument, NULL, 'W' },
+        { "help", no_argument, NULL, 'h' }, { 0 },
     };
     int c;                      /* returns 0: go on, -1: help was asked for, 2: misuse */
 
@@ -296,6 +359,8 @@ static int parse(int argc, char **argv)
         else if (c == 'z')
             options.sizes = optarg;
         else if (c == 's' && (options.seconds = atof(optarg)) > 0)
+            continue;
+        else if (c == 'W' && (options.wait = atof(optarg)) > 0)
             continue;
         else if (c == 'i' && !bench_parse_size(optarg, &options.iterations) && options.iterations)
             continue;
@@ -381,7 +446,7 @@ static int run(void)
         window = window_new(most + 1);
     for (size_t t = 0; t < sizeof(tests) / sizeof(*tests); t++)
         for (int i = 0; i < n && bench_list_has(options.tests, tests[t].name); i++)
-            if (measure(&tests[t], sizes[i]) < 0)
+            if ((tests[t].round ? measure : measure_wait)(&tests[t], sizes[i]) < 0)
                 return 1;
     if (target != MPI_WIN_NULL)
         window_free(window);

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,7 @@ from ivc_host.bench import (
     gate,
     hydra,
     lammps,
+    limits,
     many,
     memory,
     moves,
@@ -31,15 +34,20 @@ from ivc_host.bench import (
     processors,
     programs,
     report,
+    waiting,
     wake,
     xen,
 )
 from ivc_host.bench.compare import Ratio, Sample, Session, ratio
 from ivc_host.bench.floor import Floor
+from ivc_host.bench.progress import Steps
 from ivc_host.bench.summary import rows
-from ivc_host.bench.targets import TARGETS
+from ivc_host.bench.targets import TARGETS, Target
 from ivc_host.bench.words import rate_text, ratio_text, size_text, time_text
 from ivc_host.errors import MissingError, UsageError
+from ivc_host.lab.lab import Lab
+from ivc_host.lab.process import Process
+from ivc_host.lab.state import GuestRecord, LabRecord
 
 NEAR = Floor(0.053, 38.0)
 FAR = Floor(0.21, 300.0)
@@ -162,8 +170,8 @@ def test_targets_hold_on_the_right_side_of_their_bound(target) -> None:
 
 
 def test_every_target_names_sides_that_exist() -> None:
-    known = {"floor", "libivc", *places.PATHS, *(f"guests-{key}" for key in places.PATHS)}
-    known |= {*hydra.PATHS, *fabric.PATHS}
+    anywhere = ("libivc", "ivc-polling", *places.PATHS)
+    known = {"floor", *anywhere, *(f"guests-{key}" for key in anywhere), *hydra.PATHS, *fabric.PATHS}
     assert {t.ours for t in TARGETS} | {t.reference for t in TARGETS} <= known
     assert len({t.key for t in TARGETS}) == len(TARGETS)
 
@@ -173,8 +181,203 @@ def test_targets_are_named_by_what_they_begin_with() -> None:
         "floor-64", "answers-communicating", "answers-idle", "answers-computing",
     ]  # fmt: skip
     assert len(cli._targets("mpich-shm")) > 20 and "mpich-ofi-latency" not in cli._targets("mpich-shm")
+    assert cli._targets("apps-lammps,wait-own") == [
+        "wait-own", "apps-lammps-melt", "apps-lammps-peptide", "apps-lammps-rigid",
+    ]  # fmt: skip
+    assert cli._targets("wait") == ["wait-own", "wait-ring", "wait-allreduce", "wait-cpu"]
     with pytest.raises(UsageError, match="no target named 'floor-6'"):
         cli._targets("floor-6")
+
+
+def chosen(names: str) -> list[Target]:
+    keys = cli._targets(names)
+    return [target for target in TARGETS if target.key in keys]
+
+
+def test_targets_are_measured_together_when_sides_and_program_are_the_same() -> None:
+    found = gate.groups(chosen("apps-hpcc,apps-kernel-halo,wait-ring,wait-allreduce,guests-vader-max,guests-vader-p99"))
+    assert [sorted(one.key for one in group) for group in found] == [
+        ["guests-vader-max", "guests-vader-p99"],
+        ["apps-hpcc-fft", "apps-hpcc-hpl", "apps-hpcc-ptrans", "apps-hpcc-randomaccess"],
+        ["apps-kernel-halo"],
+        ["wait-allreduce", "wait-ring"],
+    ]
+
+
+def test_where_a_p99_is_bounded_the_longest_is_shown() -> None:
+    by_key = {target.key: target for target in TARGETS}
+    bounded = [target for target in TARGETS if target.metric == "p99_us"]
+    assert {one.key for one in bounded} == {
+        "vader-p99", "mpich-shm-p99", "intel-shm-p99", "guests-vader-p99",
+    }  # fmt: skip
+    for target in bounded:
+        longest = by_key[target.key.replace("p99", "max")]
+        assert longest.metric == "max_us" and longest.reported_only
+        assert (longest.ours, longest.reference, longest.test) == (target.ours, target.reference, target.test)
+
+
+class FakeLab(Lab):
+    """Guests that only have names; tells when it is taken down."""
+
+    def __init__(self, number: int, told: list[str]) -> None:
+        guests = [GuestRecord(f"g{index + 1}", "") for index in range(number)]
+        super().__init__(LabRecord("fake", "uml", [], 0, 0, Process.of(os.getpid()), guests=guests))
+        self._told = told
+
+    def down(self) -> None:
+        self._told.append(f"down {len(self.guests)}")
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[gate.Gate]:
+    """A gate that sees a near floor and starts nothing."""
+    monkeypatch.setattr(floor, "measure", lambda cpus: NEAR)
+    with ExitStack() as stack:
+        yield gate.Gate((0, 1), 0.01, stack, Steps())
+
+
+def fake_guests(monkeypatch: pytest.MonkeyPatch, refuse: Sequence[int] = ()) -> list[str]:
+    told: list[str] = []
+
+    def up(name: str, number: int, *_: object, **__: object) -> FakeLab:
+        told.append(f"up {number}")
+        if number in refuse:
+            raise MissingError(f"no room for {number}")
+        return FakeLab(number, told)
+
+    monkeypatch.setattr("ivc_host.lab.lab.up", up)
+    return told
+
+
+def test_one_lab_is_up_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = fake_guests(monkeypatch)
+    with ExitStack() as stack:
+        judge = gate.Gate((0, 1), 0.01, stack, Steps())
+        assert told == []
+        assert judge.guests(2) is judge.guests(2)
+        assert judge.guests(4).lab.guests == ["g1", "g2", "g3", "g4"]
+        assert told == ["up 2", "down 2", "up 4"]
+    assert told[-1] == "down 4"
+
+
+def test_guests_that_did_not_come_are_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, judge: gate.Gate
+) -> None:
+    told = fake_guests(monkeypatch, refuse=[4])
+    for _ in range(2):
+        found = judge.judge(chosen("wait-ring,wait-allreduce"), 1)
+        assert [one.outcome for one in found] == [gate.UNMEASURED] * 2
+        assert "no room for 4" in report.verdict_line(found[0])
+    assert judge.guests(2).lab.guests == ["g1", "g2"]
+    assert told == ["up 4", "up 2"]
+
+
+def test_every_target_in_guests_asks_for_a_guest_for_each_rank(
+    monkeypatch: pytest.MonkeyPatch, judge: gate.Gate
+) -> None:
+    fake_guests(monkeypatch)
+    monkeypatch.setattr(apps, "require", lambda apps: None)
+    monkeypatch.setattr(programs, "find", Path)
+    asked: list[tuple[int, str, str]] = []
+
+    def libivc(place: places.Guests, words: Sequence[str]) -> list[programs.Record]:
+        asked.append((len(place.lab.guests), "libivc", words[1]))
+        return []
+
+    def mpi(
+        place: places.Guests, path: places.MpiPath, words: Sequence[str], np: int
+    ) -> list[programs.Record]:
+        assert np == len(place.lab.guests)
+        asked.append((np, path.key, words[1]))
+        return []
+
+    def program(
+        app: apps.App, place: places.Guests, path: places.MpiPath, np: int
+    ) -> list[programs.Record]:
+        assert np == len(place.lab.guests)
+        asked.append((np, path.key, app.key))
+        return []
+
+    monkeypatch.setattr(places, "bench_libivc", libivc)
+    monkeypatch.setattr(places, "bench_mpi", mpi)
+    monkeypatch.setattr(apps, "run", program)
+    for group in gate.groups(chosen("guests-floor,guests-vader-4k,apps-hpcc-hpl,wait-ring,wait-allreduce")):
+        for name in (group[0].ours, group[0].reference):
+            if name.startswith("guests-"):
+                judge.side(name, group)()
+    assert asked == [
+        (2, "libivc", "latency,bandwidth"),
+        (2, "ivc", "latency,bandwidth"),
+        (2, "ivc", "hpcc"),
+        (4, "ivc", "ring,allreduce"),
+        (4, "ivc-polling", "ring,allreduce"),
+    ]
+
+
+def judged(
+    monkeypatch: pytest.MonkeyPatch, judge: gate.Gate, names: str, **records: list[list[programs.Record]]
+) -> dict[str, gate.Verdict]:
+    """Verdicts on targets of one group, whose sides measure these, run by run."""
+    targets = chosen(names)
+    runs = {targets[0].ours: iter(records["ours"]), targets[0].reference: iter(records["reference"])}
+    monkeypatch.setattr(judge, "side", lambda name, targets: lambda: next(runs[name]))
+    return {one.target.key: one for one in judge.judge(targets, len(records["ours"]))}
+
+
+def test_waiting_is_held_against_pure_polling(monkeypatch: pytest.MonkeyPatch, judge: gate.Gate) -> None:
+    found = judged(
+        monkeypatch, judge, "wait-ring,wait-allreduce",
+        ours=[[record("ring", typical_us=390.0), record("allreduce", typical_us=900.0)]],
+        reference=[[record("ring", typical_us=2000.0), record("allreduce", typical_us=4000.0)]],
+    )  # fmt: skip
+    assert (found["wait-ring"].outcome, found["wait-allreduce"].outcome) == (gate.PASSED, gate.FAILED)
+    assert report.verdict_line(found["wait-ring"]).endswith("bound <= 0.20: pass")
+
+
+def test_the_longest_of_both_sides_is_shown_and_not_judged(
+    monkeypatch: pytest.MonkeyPatch, judge: gate.Gate
+) -> None:
+    found = judged(
+        monkeypatch, judge, "guests-vader-p99,guests-vader-max",
+        ours=[[record(p99_us=0.5, max_us=90.0)]], reference=[[record(p99_us=0.4, max_us=30.0)]],
+    )  # fmt: skip
+    assert found["guests-vader-p99"].outcome == gate.FAILED
+    assert found["guests-vader-max"].outcome == gate.REPORTED
+    line = report.verdict_line(found["guests-vader-max"])
+    assert "90 us, reference 30 us" in line and line.endswith("bound none: reported")
+
+
+def hpcc_run(hpl_s: float, fft_s: float) -> list[programs.Record]:
+    seconds = {part: 1.0 for part in apps.APPS["hpcc"].parts} | {"hpcc-hpl": hpl_s, "hpcc-fft": fft_s}
+    return [{"test": part, "bytes": apps.SIZE, "seconds": one} for part, one in seconds.items()]
+
+
+def test_each_part_of_a_program_is_judged(monkeypatch: pytest.MonkeyPatch, judge: gate.Gate) -> None:
+    found = judged(
+        monkeypatch, judge, "apps-hpcc",
+        ours=[hpcc_run(1.014, 0.00102)], reference=[hpcc_run(1.0, 0.001)],
+    )  # fmt: skip
+    assert found["apps-hpcc-hpl"].outcome == gate.PASSED
+    assert found["apps-hpcc-fft"].outcome == gate.FAILED
+    line = report.verdict_line(found["apps-hpcc-fft"])
+    assert "1.02 ms, reference 1 ms, ratio 1.02" in line and line.endswith("bound <= 1.015: FAIL")
+
+
+def test_a_program_with_two_results_is_no_measurement(
+    monkeypatch: pytest.MonkeyPatch, judge: gate.Gate
+) -> None:
+    def run(check: object) -> list[list[programs.Record]]:
+        return [[{"test": "lammps-melt", "bytes": apps.SIZE, "seconds": 1.0, "check": check}]]
+
+    one = lammps.parse(LAMMPS_OUTPUT)
+    other = lammps.parse(LAMMPS_OUTPUT.replace("5.6615925", "5.7"))
+    names = "apps-lammps-melt"
+    same = judged(monkeypatch, judge, names, ours=run(one), reference=run(one))[names]
+    assert same.outcome == gate.PASSED
+    differing = judged(monkeypatch, judge, names, ours=run(other), reference=run(one))[names]
+    assert differing.outcome == gate.UNMEASURED and "different results" in str(differing.reason)
+    written = json.dumps([sample.as_dict() for sample in judge.session.samples])
+    assert "lammps-melt" in written and "check" not in written
 
 
 def test_exit_code_never_takes_unmeasured_for_passed() -> None:
@@ -194,17 +397,31 @@ def moved(test: str, p95_us: float, p99_us: float) -> dict[str, object]:
             "singles": 100}  # fmt: skip
 
 
-def test_limits_of_moves_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_moves_are_held() -> None:
     lines = [moved("answers-idle", 5e3, 101e3), moved("answers-computing", 5e3, 99e3)]
     lines += [moved("pause", 150e3, 300e3), moved("still", 60e3, 70e3)]
-    monkeypatch.setattr(moves, "measure", lambda *_: lines)
-    found = {one.limit.key: one for one in moves.judge(moves.LIMITS, (0, 1), 1)}
+    found = {one.limit.key: one for one in limits.judge(moves.LIMITS, lambda: lines)}
     assert found["answers-idle"].outcome == gate.FAILED
     assert found["answers-computing"].outcome == gate.PASSED
     assert found["pause"].outcome == gate.PASSED and found["pause"].found_us == 90e3
     assert found["arrival"].outcome == gate.UNMEASURED
-    assert moves.line(found["answers-idle"]).endswith("FAIL")
-    assert "without 60 ms" in moves.line(found["pause"])
+    assert limits.line(found["answers-idle"]).endswith("FAIL")
+    assert "without 60 ms" in limits.line(found["pause"])
+
+
+def test_a_waiting_rank_may_use_a_hundredth_of_a_processor() -> None:
+    def held(p50_us: float) -> limits.LimitVerdict:
+        waited = {"test": "wait", "p50_us": p50_us, "max_us": 2e5, "singles": 3}
+        return limits.judge(waiting.LIMITS, lambda: [waited])[0]
+
+    assert held(99e3).outcome == gate.PASSED and held(101e3).outcome == gate.FAILED
+    assert limits.line(held(99e3)).endswith("99 ms (median 99 ms, worst 200 ms, 3 times), bound <= 100 ms: pass")
+
+    def missing() -> list[programs.Record]:
+        raise MissingError("mpirun is missing")
+
+    (unmeasured,) = limits.judge(waiting.LIMITS, missing)
+    assert unmeasured.outcome == gate.UNMEASURED and "mpirun is missing" in limits.line(unmeasured)
 
 
 def crowd(ranks: int, **figures: float) -> dict[str, object]:
@@ -378,19 +595,19 @@ def test_hpcc_is_read_and_what_is_wrong_is_seen() -> None:
 
 
 def test_programs_that_come_to_different_results_are_seen() -> None:
-    def results(*checks: object) -> apps.Results:
+    def check(*checks: object) -> None:
         session = Session(lambda: Floor(0.1, 100.0))
         for number, check in enumerate(checks):
             record = {"test": "kernel-halo", "bytes": 0, "seconds": 1.0, "share": 0.5, "check": check}
             session.take(apps.NATIVE, lambda record=record: [record], number)
-        return apps.Results([apps.APPS["kernel-halo"]], [apps.NATIVE], session)
+        apps.check(apps.APPS["kernel-halo"], session.samples)
 
-    results(1.5, 1.5).check()
+    check(1.5, 1.5)
     with pytest.raises(programs.BenchError, match="different results"):
-        results(1.5, 1.6).check()
+        check(1.5, 1.6)
     other = lammps.parse(LAMMPS_OUTPUT.replace("5.6615925", "5.7"))
     with pytest.raises(programs.BenchError, match="different results"):
-        results(lammps.parse(LAMMPS_OUTPUT), other).check()
+        check(lammps.parse(LAMMPS_OUTPUT), other)
 
 
 def test_memory_use_is_summed_over_ranks() -> None:
@@ -489,6 +706,48 @@ def test_a_program_that_hangs_is_ended() -> None:
 def test_a_missing_program_is_named() -> None:
     with pytest.raises(MissingError, match="not built"):
         programs.find("bench_of_gold")
+
+
+def test_pure_polling_is_never_measured_without_what_makes_it_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(paths, "build", lambda: tmp_path)
+    with pytest.raises(MissingError, match="pure_polling.so is not built"):
+        places.polling()
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "pure_polling.so").touch()
+    path = places.polling()
+    assert path.env == {"IVC_SPIN": "forever", "LD_PRELOAD": f"{tmp_path}/bench/pure_polling.so"}
+    assert path.needs_region and path.key not in places.PATHS
+
+
+class TwoSides(FakeLab):
+    """Guests in which a program prints a result, or fails at the server's side."""
+
+    def __init__(self, server_code: int = 0) -> None:
+        super().__init__(2, [])
+        self._server_code = server_code
+        self.asked: dict[str, list[str]] = {}
+
+    def run(self, guest: str, argv: Sequence[str], *_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
+        self.asked[guest] = list(argv)
+        code, said = (self._server_code, "") if guest == "g1" else (0, '{"test":"latency"}')
+        return subprocess.CompletedProcess(list(argv), code, said, "gone")
+
+
+def test_libivc_runs_a_side_in_each_guest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "find", Path)
+    lab, magics = TwoSides(), set()
+    guests = places.Guests(lab, (0, 1))
+    for _ in range(2):
+        assert places.bench_libivc(guests, ["--sizes", "8"]) == [{"test": "latency"}]
+        assert lab.asked["g1"][:3] == ["bench_libivc", "--role", "server"]
+        assert lab.asked["g2"][:3] == ["bench_libivc", "--role", "client"]
+        assert lab.asked["g1"][3:] == lab.asked["g2"][3:]
+        magics.add(lab.asked["g1"][-1])
+    assert len(magics) == 2
+    with pytest.raises(programs.BenchError, match="the server in g1"):
+        places.bench_libivc(places.Guests(TwoSides(server_code=1), (0, 1)), [])
 
 
 # From here on with the programs themselves.
@@ -607,13 +866,30 @@ def test_mpi_through_ivc_stays_in_its_region() -> None:
         assert len(places.bench_mpi(host, places.PATHS["ivc"], words)) == 4
 
 
+@pytest.mark.parametrize("polling", [False, True])
+def test_waiting_is_measured(polling: bool) -> None:
+    built("bench_mpi")
+    needs_mpirun()
+    if not (paths.plugin() / "mca_btl_ivc.so").is_file():
+        pytest.skip("the plug-in is not built")
+    path = places.polling() if polling else places.PATHS["ivc"]
+    with places.host_region() as region:
+        host = places.Host(processors.choose(), region)
+        words = ["--test", "wait", "--sizes", "8", "--wait", "0.05", "--seconds", "0.15"]
+        (one,) = places.bench_mpi(host, path, words)
+        if not polling:
+            (whole,) = waiting.measure(host, 2, 0.05)
+            assert (whole["test"], whole["singles"]) == ("wait", 2)
+    assert (one["test"], one["singles"], one["wait_s"]) == ("wait", 3, 0.05)
+    assert 0 < one["p50_us"] <= one["max_us"] < 10e6
+    assert one["cpu_percent"] == pytest.approx(one["p50_us"] / 0.05e6 * 100, rel=1e-3)
+
+
 def test_libivc_figures_are_complete() -> None:
     built("bench_libivc")
     with places.host_region() as region:
-        pair = processors.choose()
-        argv = [str(programs.find("bench_libivc")), "--cpus", f"{pair[0]},{pair[1]}"]
-        argv += ["--region", str(region), "--sizes", "8,64K", "--seconds", "0.01"]
-        found = programs.checked(programs.run(argv, timeout=60), "bench_libivc")
+        host = places.Host(processors.choose(), region)
+        found = places.bench_libivc(host, ["--sizes", "8,64K", "--seconds", "0.01"])
     assert [(r["test"], r["bytes"]) for r in found] == [
         ("latency", 8),
         ("bandwidth", 8),

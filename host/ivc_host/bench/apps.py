@@ -17,7 +17,7 @@ from pathlib import Path
 from ..errors import MissingError
 from ..lab import lab as labs
 from . import floor, lammps, places, programs
-from .compare import Ratio, Sample, Session, Side, Tell, ratio
+from .compare import CHECK, Ratio, Sample, Session, Side, Tell, ratio
 from .places import PATHS, Guests, Host, MpiPath, Place
 from .programs import BenchError, Record
 from .progress import Steps
@@ -56,8 +56,12 @@ class App:
     needs: tuple[tuple[str, str], ...] = ()
 
 
+#: What stands for the size of a message where a program is not about one.
+SIZE = 0
+
+
 def _record(part: str, seconds: float, **more: object) -> Record:
-    return {"test": part, "bytes": 0, "seconds": seconds, **more}
+    return {"test": part, "bytes": SIZE, "seconds": seconds, **more}
 
 
 def _lammps(name: str) -> App:
@@ -69,7 +73,7 @@ def _lammps(name: str) -> App:
 
     def read(output: str) -> list[Record]:
         result = lammps.parse(output)
-        return [_record(f"lammps-{name}", result.loop_s, check=result)]
+        return [_record(f"lammps-{name}", result.loop_s, **{CHECK: result})]
 
     needs = (("lmp", "lammps"), (str(source), "lammps-examples"))
     return App(f"lammps-{name}", (f"lammps-{name}",), argv, read, needs)
@@ -162,7 +166,7 @@ def _kernel(name: str) -> App:
         if [one["test"] for one in found] != [name]:
             raise BenchError(f"bench_kernels printed no result for {name}", detail=output[-800:])
         seconds = found[0]["mean_us"] * found[0]["batch"] / 1e6
-        return [_record(f"kernel-{name}", seconds, check=found[0]["check"])]
+        return [_record(f"kernel-{name}", seconds, **{CHECK: found[0]["check"]})]
 
     return App(f"kernel-{name}", (f"kernel-{name}",), argv, read)
 
@@ -217,45 +221,40 @@ class Results:
         return [part for app in self.apps for part in app.parts]
 
     def values(self, side: str, part: str, figure: str) -> list[float]:
-        found = (one.value(part, 0, figure) for one in self.samples if one.side == side)
+        found = (one.value(part, SIZE, figure) for one in self.samples if one.side == side)
         return [value for value in found if value is not None]
 
     def ratio(self, side: str, part: str) -> Ratio | None:
         """To the processes of this host, round by round."""
-        return ratio(self.samples, side, NATIVE, part, 0, "seconds")
-
-    def check(self) -> None:
-        """Raise when two runs came to different results."""
-        for part in self.parts():
-            checks = [
-                record["check"]
-                for sample in self.samples
-                for record in sample.records
-                if record["test"] == part and "check" in record
-            ]
-            for one in checks[1:]:
-                same = (
-                    lammps.difference(checks[0], one) <= _SAME
-                    if isinstance(one, lammps.Result)
-                    else one == checks[0]
-                )
-                if not same:
-                    raise BenchError(
-                        f"{part}: two runs came to different results",
-                        hint="this is a defect: please report it with the two commands",
-                    )
+        return ratio(self.samples, side, NATIVE, part, SIZE, "seconds")
 
     def as_dict(self) -> dict[str, object]:
         return {
             "sides": list(self.sides),
-            "samples": [_plain(sample.as_dict()) for sample in self.samples],
+            "samples": [sample.as_dict() for sample in self.samples],
         }
 
 
-def _plain(sample: dict[str, object]) -> dict[str, object]:
-    records = sample["records"]
-    assert isinstance(records, list)
-    return {**sample, "records": [{k: v for k, v in r.items() if k != "check"} for r in records]}
+def check(app: App, samples: Sequence[Sample]) -> None:
+    """Raise when two runs of a program came to different results."""
+    for part in app.parts:
+        checks = [
+            record[CHECK]
+            for sample in samples
+            for record in sample.records
+            if record["test"] == part and CHECK in record
+        ]
+        for one in checks[1:]:
+            same = (
+                lammps.difference(checks[0], one) <= _SAME
+                if isinstance(one, lammps.Result)
+                else one == checks[0]
+            )
+            if not same:
+                raise BenchError(
+                    f"{part}: two runs came to different results",
+                    hint="this is a defect: please report it with the two commands",
+                )
 
 
 def compare(
@@ -290,9 +289,8 @@ def compare(
 
     for app in apps:
         session.alternate({name: side(app, name) for name in sides}, rounds, tell(app), most=rounds)
-    results = Results(apps, sides, session)
-    results.check()
-    return results
+        check(app, session.samples)
+    return Results(apps, sides, session)
 
 
 def draw(path: Path, results: Results, title: str) -> None:

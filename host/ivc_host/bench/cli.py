@@ -19,6 +19,7 @@ from . import (
     apps,
     floor,
     gate,
+    limits,
     machine,
     many,
     moves,
@@ -26,12 +27,12 @@ from . import (
     processors,
     report,
     summary,
+    waiting,
     wake,
     words,
     xen,
 )
 from .compare import Session, Side
-from .moves import LIMITS
 from .places import PATHS, Guests, Host, Place
 from .progress import Steps
 from .targets import TARGETS
@@ -42,7 +43,7 @@ TESTS = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall", "ring", 
 _LIBIVC = "libivc"
 #: What a round of the gate stands for where a guest moves to and fro.
 _MOVES_PER_ROUND = 15
-_KEYS = tuple(one.key for one in (*TARGETS, *LIMITS, *many.BOUNDS))
+_KEYS = tuple(one.key for one in (*TARGETS, *moves.LIMITS, *waiting.LIMITS, *many.BOUNDS))
 #: What they begin with.
 _GROUPS = tuple(dict.fromkeys(key.split("-")[0] for key in _KEYS))
 _MANY_ROUNDS = 3
@@ -341,9 +342,8 @@ def gate_command(
         rounds, seconds = 3, min(seconds, 0.1)
     pair = processors.choose(cpus)
     verdicts = []
-    timed: list[moves.LimitVerdict] = []
+    timed: list[limits.LimitVerdict] = []
     crowd: list[many.BoundVerdict] = []
-    limits = [one for one in LIMITS if one.key in keys]
     console = Console(highlight=False, soft_wrap=True)
     with ExitStack() as stack:  # takes guests down and the region away
         steps = stack.enter_context(Steps())
@@ -353,12 +353,18 @@ def gate_command(
                 verdicts.append(verdict)
                 if not json_output:
                     console.print(report.verdict_line(verdict), style=report.style(verdict.outcome))
-        if limits:
-            steps.step(f"a guest moves to and fro, {rounds * _MOVES_PER_ROUND} times")
-            timed = moves.judge(limits, pair, rounds * _MOVES_PER_ROUND)
+        moving = [one for one in moves.LIMITS if one.key in keys]
+        if moving:
+            times = rounds * _MOVES_PER_ROUND
+            steps.step(f"a guest moves to and fro, {times} times")
+            timed += limits.judge(moving, lambda: moves.measure(moving, pair, times))
+        resting = [one for one in waiting.LIMITS if one.key in keys]
+        if resting:
+            steps.step(f"a rank waits, {rounds} times")
+            timed += limits.judge(resting, lambda: waiting.measure(judge.host(), rounds))
         for one in timed:
             if not json_output:
-                console.print(moves.line(one), style=report.style(one.outcome))
+                console.print(limits.line(one), style=report.style(one.outcome))
         bounds = [one for one in many.BOUNDS if one.key in keys]
         if bounds:
             crowd = many.judge(bounds, 1 if quick else _MANY_ROUNDS, steps.step)

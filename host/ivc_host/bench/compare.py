@@ -17,6 +17,8 @@ from .floor import Floor
 from .programs import Record
 from .words import ratio_text
 
+#: The member of a record that is no figure: what tells whether two runs came to one result.
+CHECK = "check"
 #: Runs one side once and returns what it measured.
 Side = Callable[[], list[Record]]
 #: What a caller hears before each sample: side, round.
@@ -49,7 +51,7 @@ class Sample:
             "state": self.state,
             "floor_before": self.before.as_dict(),
             "floor_after": self.after.as_dict(),
-            "records": self.records,
+            "records": [{k: v for k, v in one.items() if k != CHECK} for one in self.records],
         }
 
 

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from ..errors import IvcError
 from ..lab import lab as labs
-from . import fabric, floor, hydra, places, programs
+from . import apps, fabric, floor, hydra, places, programs
 from .compare import Ratio, Sample, Session, Side, ratio
-from .places import PATHS, Guests, Host
+from .places import PATHS, Guests, Host, MpiPath, Place
 from .programs import Record
 from .progress import Steps
 from .targets import TARGETS, Target
 
+#: What the name of a side begins with that is in guests.
+_IN_GUESTS = "guests-"
 PASSED, FAILED, REPORTED, UNMEASURED = "pass", "FAIL", "reported", "not measured"
 
 
@@ -42,7 +44,8 @@ def exit_code(outcomes: Sequence[str]) -> int:
 
 
 class Gate:
-    """The sides that targets are made of; guests are started when the first target needs them."""
+    """The sides that targets are made of. Guests are started when the first target needs them, and taken
+    down when one needs another number of them: one lab is up at a time."""
 
     def __init__(
         self,
@@ -60,7 +63,9 @@ class Gate:
         self._steps = steps
         self._region: Path | None = None
         self._host: Host | None = None
-        self._guests: Guests | IvcError | None = None
+        self._guests: Guests | None = None
+        self._lab = stack.enter_context(ExitStack())
+        self._absent: dict[int, IvcError] = {}
 
     def host(self) -> Host:
         if self._host is None:
@@ -72,23 +77,29 @@ class Gate:
             self._region = self._stack.enter_context(places.host_region())
         return self._region
 
-    def guests(self) -> Guests:
-        if self._guests is None:
-            self._steps.step("bringing up two guests")
+    def guests(self, number: int) -> Guests:
+        if number in self._absent:  # not tried again for the next target
+            raise self._absent[number]
+        if self._guests is None or len(self._guests.lab.guests) != number:
+            self._guests = None
+            self._lab.close()
             try:
-                lab = labs.up(
-                    f"gate-{os.getpid()}",
-                    2,
-                    self.hypervisor,
-                    region_size=places.REGION_SIZE,
-                    progress=self._steps,
-                )
-                self._guests = Guests(self._stack.enter_context(lab), self.cpus)
+                self._guests = self._bring_up(number)
             except IvcError as error:
-                self._guests = error  # not tried again for the next target
-        if isinstance(self._guests, IvcError):
-            raise self._guests
+                self._absent[number] = error
+                raise
         return self._guests
+
+    def _bring_up(self, number: int) -> Guests:
+        self._steps.step(f"bringing up {number} guests")
+        lab = labs.up(
+            f"gate-{os.getpid()}",
+            number,
+            self.hypervisor,
+            region_size=places.REGION_SIZE,
+            progress=self._steps,
+        )
+        return Guests(self._lab.enter_context(lab), self.cpus)
 
     def side(self, name: str, targets: Sequence[Target]) -> Side:
         """A side by its name in the targets' table, measuring what these targets look at."""
@@ -97,17 +108,23 @@ class Gate:
         words += ["--seconds", str(self.seconds)]
         if name == "floor":
             return self._floor
-        ranks = targets[0].ranks
+        ranks, program = targets[0].ranks, targets[0].program
         if name in hydra.PATHS:
             return self._hydra(hydra.PATHS[name], words, ranks)
         if name in fabric.PATHS:
             return self._fabric(fabric.PATHS[name], targets)
-        if name == "libivc":
-            host = self.host()
-            return lambda: places.bench_libivc(host, words)
-        place = self.guests() if name.startswith("guests-") else self.host()
-        path = PATHS[name.removeprefix("guests-")]
+        key = name.removeprefix(_IN_GUESTS)
+        place = self.host() if key == name else self.guests(ranks)
+        if key == "libivc":
+            return lambda: places.bench_libivc(place, words)
+        path = places.polling() if key == "ivc-polling" else PATHS[key]
+        if program:
+            return self._app(apps.APPS[program], place, path, ranks)
         return lambda: places.bench_mpi(place, path, words, ranks)
+
+    def _app(self, app: apps.App, place: Place, path: MpiPath, ranks: int) -> Side:
+        apps.require([app])  # what is missing is told before the first round
+        return lambda: apps.run(app, place, path, ranks)
 
     def _hydra(self, path: hydra.HydraPath, words: Sequence[str], ranks: int) -> Side:
         self._steps.step(f"looking for {path.package}, installing it if need be")
@@ -125,8 +142,8 @@ class Gate:
         return programs.checked(programs.run(argv, timeout=60), "bench_floor")
 
     def judge(self, targets: Sequence[Target], rounds: int) -> list[Verdict]:
-        """Measure targets that share both sides."""
-        ours, reference = targets[0].ours, targets[0].reference
+        """Measure targets that share both sides and what runs there."""
+        ours, reference, program = targets[0].ours, targets[0].reference, targets[0].program
         try:
             sides = {name: self.side(name, targets) for name in (ours, reference)}
             samples = self.session.alternate(
@@ -134,6 +151,8 @@ class Gate:
                 rounds,
                 lambda side, number: self._steps.step(f"round {number}: {side}"),
             )
+            if program:
+                apps.check(apps.APPS[program], samples)
         except IvcError as error:
             detail = f" ({error.detail.splitlines()[-1].strip()})" if error.detail else ""
             return [Verdict(one, UNMEASURED, reason=f"{error}{detail}") for one in targets]
@@ -163,8 +182,9 @@ def _verdict(target: Target, samples: Sequence[Sample]) -> Verdict:
 
 
 def groups(targets: Sequence[Target] = TARGETS) -> list[list[Target]]:
-    """Targets that share both sides are measured together."""
-    found: dict[tuple[str, str, int], list[Target]] = {}
+    """Targets that share both sides, and what runs there, are measured together."""
+    found: dict[tuple[str, str, int, str | None], list[Target]] = {}
     for target in targets:
-        found.setdefault((target.ours, target.reference, target.ranks), []).append(target)
+        key = (target.ours, target.reference, target.ranks, target.program)
+        found.setdefault(key, []).append(target)
     return list(found.values())

@@ -6,12 +6,14 @@ MPI's own parameters and nothing else, so every figure can be had by hand.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +61,12 @@ def path_named(key: str) -> MpiPath:
     if key not in PATHS:
         raise UsageError(f"no path named {key!r}", hint=f"choose among {', '.join(PATHS)}")
     return PATHS[key]
+
+
+def polling() -> MpiPath:
+    """The plug-in, and ranks that only look while they wait. Nobody wants that but who compares with it."""
+    env = {"IVC_SPIN": "forever", "LD_PRELOAD": str(programs.find("pure_polling.so"))}
+    return replace(PATHS["ivc"], key="ivc-polling", label="Open MPI ivc, pure polling", env=env)
 
 
 class Place(Protocol):
@@ -112,6 +120,12 @@ class Host:
         words += ["--mca", "oob_tcp_if_include", "lo"]
         return programs.run([*words, *argv], self.env(path), timeout)
 
+    def libivc(
+        self, words: Sequence[str], timeout: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
+        argv = [str(programs.find("bench_libivc")), "--cpus", f"{self.cpus[0]},{self.cpus[1]}"]
+        return programs.run([*argv, "--region", str(self.region), *words], timeout=timeout)
+
 
 class Guests:
     """The guests of a lab, each pinned to one processor of the host in turn."""
@@ -121,6 +135,7 @@ class Guests:
         self.label = f"guests ({lab.record.hypervisor})"
         self.pin(cpus)
         self._components: str | None = None
+        self._jobs = itertools.count(os.getpid() << 16)
 
     def pin(self, cpus: tuple[int, int]) -> None:
         for index, guest in enumerate(self.lab.record.guests):
@@ -162,6 +177,34 @@ class Guests:
                 f"in lab {self.lab.name}"
             ) from None
 
+    def libivc(
+        self, words: Sequence[str], timeout: float = 300.0
+    ) -> subprocess.CompletedProcess[str]:
+        # A job of its own for each run, so that none meets what another has left.
+        words = [*words, "--magic", str(next(self._jobs))]
+        return two_guests(self.lab, "bench_libivc", words, words, timeout)
+
+
+def two_guests(
+    lab: Lab, program: str, serving: Sequence[str], asking: Sequence[str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """One side of a program in each of the first two guests; returns the client's outcome."""
+    server, client = lab.guests[:2]
+    argv = str(programs.find(program))
+
+    def run(guest: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            return lab.run(guest, [argv, *words], timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise programs.BenchError(f"{program} in {guest} has not ended after {timeout:.0f} s") from None
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(run, server, ["--role", "server", *serving])
+        done = run(client, ["--role", "client", *asking])
+        found = other.result()
+    programs.check(found, f"{program}, the server in {server}")
+    return done
+
 
 @contextmanager
 def host_region(size: int = REGION_SIZE) -> Iterator[Path]:
@@ -189,8 +232,8 @@ def bench_mpi(
     return programs.checked(done, f"bench_mpi on {place.label} through {path.label}")
 
 
-def bench_libivc(host: Host, words: Sequence[str], timeout: float = 300.0) -> list[Record]:
-    """The records of bench_libivc: two processes of the host through the library itself."""
-    argv = [str(programs.find("bench_libivc")), "--cpus", f"{host.cpus[0]},{host.cpus[1]}"]
-    done = programs.run([*argv, "--region", str(host.region), *words], timeout=timeout)
-    return programs.checked(done, "bench_libivc")
+def bench_libivc(
+    place: Host | Guests, words: Sequence[str], timeout: float = 300.0
+) -> list[Record]:
+    """The records of bench_libivc: two processes, or two guests, through the library itself."""
+    return programs.checked(place.libivc(words, timeout), f"bench_libivc on {place.label}")

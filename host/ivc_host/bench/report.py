@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.table import Table
 
@@ -169,12 +169,16 @@ def state_line(samples: Sequence[Sample]) -> str:
     return f"{len(samples)} samples: {', '.join(parts)}; only samples of one state are compared"
 
 
+#: How a target's metric is written where that is no time in microseconds.
+_FIGURES: dict[str, Callable[[float], str]] = {"MB_s": rate_text, "seconds": lambda s: time_text(s * 1e6)}
+
+
 def verdict_line(verdict: Verdict) -> str:
     """target | ours | reference | ratio | bound | outcome, in one line."""
     target, found = verdict.target, verdict.ratio
     if found is None:
         return f"{target.text}: not measured: {verdict.reason}"
-    text = time_text if target.less_is_better else rate_text
+    text = _FIGURES.get(target.metric, time_text)
     note = f", {found.dropped} dropped" if found.dropped else ""
     far = f", processors {found.state}" if found.state != "near" else ""
     return (

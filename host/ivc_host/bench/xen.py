@@ -15,7 +15,6 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -195,7 +194,7 @@ class Pair:
         self._numbers = itertools.count(os.getpid() << 16)
         guests, one = _Unpinned(lab), _OneGuest(lab, self.dom0)
         self.sides: dict[str, Run] = {
-            LIBIVC: self._libivc,
+            LIBIVC: lambda tests, words: places.bench_libivc(guests, _words(tests, words), _TIMEOUT),
             VCHAN: self._vchan_calls,
             VCHAN_LOOK: lambda tests, words: self._vchan(tests, words, "look"),
             PLUGIN: lambda tests, words: _mpi(guests, PATHS["ivc"], tests, words),
@@ -281,47 +280,27 @@ class Pair:
         programs.check(done, f"xl domid {guest} in {self.dom0}")
         return int(done.stdout)
 
-    def _libivc(self, tests: Sequence[str], words: Sequence[str]) -> list[Record]:
-        # A job of its own for each run, so that none meets what another has left.
-        all_words = ["--test", ",".join(tests), *words, "--magic", str(next(self._numbers))]
-        return self._two("bench_libivc", all_words, all_words)
-
     def _vchan_calls(self, tests: Sequence[str], words: Sequence[str]) -> list[Record]:
         """Of each test and size, the record of the way that was the faster."""
         runs = [self._vchan(tests, words, wait) for wait in _VCHAN_WAITS]
         return [min(found, key=lambda record: record["typical_us"]) for found in zip(*runs, strict=True)]
 
     def _vchan(self, tests: Sequence[str], words: Sequence[str], wait: str) -> list[Record]:
-        common = ["--test", ",".join(tests), *words, "--wait", wait]
+        common = [*_words(tests, words), "--wait", wait]
         common += ["--path", f"data/bench-vchan-{next(self._numbers)}"]
-        return self._two(
-            "bench_vchan",
-            [*common, "--domain", str(self._domains[self.client])],
-            [*common, "--domain", str(self._domains[self.server])],
-        )
-
-    def _two(self, program: str, serving: Sequence[str], asking: Sequence[str]) -> list[Record]:
-        """One side of a program in each guest."""
-        argv = str(programs.find(program))
-        with ThreadPoolExecutor(1) as pool:
-            server = pool.submit(_run, self.lab, self.server, [argv, "--role", "server", *serving])
-            client = _run(self.lab, self.client, [argv, "--role", "client", *asking])
-            found = server.result()
-        programs.check(found, f"{program}, the server in {self.server}")
-        return programs.checked(client, f"{program}, the client in {self.client}")
+        serving, asking = ([*common, "--domain", str(self._domains[peer])] for peer in (self.client, self.server))
+        done = places.two_guests(self.lab, "bench_vchan", serving, asking, _TIMEOUT)
+        return programs.checked(done, f"bench_vchan, the client in {self.client}")
 
 
-def _run(lab: Lab, guest: str, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return lab.run(guest, argv, timeout=_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        raise BenchError(f"{Path(argv[0]).name} in {guest} has not ended after {_TIMEOUT:.0f} s") from None
+def _words(tests: Sequence[str], words: Sequence[str]) -> list[str]:
+    return ["--test", ",".join(tests), *words]
 
 
 def _mpi(
     place: places.Place, path: MpiPath, tests: Sequence[str], words: Sequence[str]
 ) -> list[Record]:
-    return places.bench_mpi(place, path, ["--test", ",".join(tests), *words], timeout=_TIMEOUT)
+    return places.bench_mpi(place, path, _words(tests, words), timeout=_TIMEOUT)
 
 
 class Results:
