@@ -10,7 +10,7 @@
 
 #include "ivc.h"
 
-#include "endpoint/endpoint.h"
+#include "endpoint/short.h"
 
 /* Packets: the tag says what follows this header. */
 enum tag {
@@ -94,7 +94,33 @@ void stream_progress(struct ivc_context *context);
 void stream_say(struct ivc_connection *connection);
 /* Bytes to the peer's end: how many went, or a negative errno. */
 ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, size_t len);
-ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len);
+/* Reads on behind `done` bytes that stream_take_short() gave; answers how many there are then. */
+ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len, size_t done);
+
+/* The short way of the latter, which says nothing of the bytes to the peer; -1: there is none now. */
+static inline __attribute__((always_inline))
+ptrdiff_t stream_take_short(struct ivc_connection *connection, char *buffer, size_t len)
+{
+    if (!connection->reads_short || connection->unread_len > 0)
+        return -1;
+    return ivc_endpoint_take_short(connection->context->endpoint, connection->peer, TAG_DATA, connection->own_number,
+                                   buffer, len);
+}
+
+/* All of it, at most IVC_SHORT_MAX bytes, in one packet. */
+static inline __attribute__((always_inline))
+enum ivc_short stream_store_short(struct ivc_connection *connection, const char *bytes, size_t len)
+{
+    enum ivc_short sent;
+
+    if (len - 1 >= IVC_SHORT_MAX || len > connection->credit)
+        return IVC_SHORT_NO;
+    sent = ivc_endpoint_store_short(connection->context->endpoint, connection->peer, TAG_DATA,
+                                    &connection->peer_number, DATA_HEADER, bytes, len);
+    if (sent != IVC_SHORT_NO)
+        connection->credit -= (uint32_t)len;
+    return sent;
+}
 /* An answer of the endpoint layer as ivc.h gives it. */
 int stream_code(int r);
 /* The bytes that are kept unread, in one piece, which is the caller's to free; NULL: none. */

@@ -262,19 +262,31 @@ static __attribute__((noinline)) ptrdiff_t why_nothing(ivc_connection *connectio
     return connection->parted ? move_is_over(connection, call) : 0;
 }
 
-EXPORT ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len)
+static __attribute__((noinline)) ptrdiff_t read_on(ivc_connection *connection, char *buffer, size_t len, size_t done)
 {
-    ptrdiff_t n = move_tell_from(connection);
+    ptrdiff_t n = done > 0 ? 0 : move_tell_from(connection);
 
     if (n < 0)
         return n;
-    n = stream_read(connection, buffer, len);
+    n = stream_read(connection, buffer, len, done);
     if (n == 0 && len > 0 && connection->unread_len == 0)
         return why_nothing(connection, "read");
     return n;
 }
 
-EXPORT ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_t len)
+/* (Short, and calls in last place only: see endpoint/short.h.) */
+EXPORT ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len)
+{
+    const struct ivc_context *context = connection->context;
+    ptrdiff_t n = context->move_due ? -1 : stream_take_short(connection, buffer, len);
+
+    if (__builtin_expect(n < (ptrdiff_t)len || connection->untold + len >= context->window / 2, 0))
+        return read_on(connection, buffer, len, n > 0 ? (size_t)n : 0);
+    connection->untold += (uint32_t)n;
+    return n;
+}
+
+static __attribute__((noinline)) ptrdiff_t write_on(ivc_connection *connection, const char *buffer, size_t len)
 {
     ptrdiff_t n = move_tell_from(connection);
 
@@ -287,6 +299,25 @@ EXPORT ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_
     if (n < (ptrdiff_t)len)
         stream_progress(connection->context);
     return n;
+}
+
+static __attribute__((noinline)) ptrdiff_t write_end(ivc_connection *connection, const char *buffer, size_t len)
+{
+    ivc_endpoint_end_short(connection->context->endpoint, connection->peer, TAG_DATA, &connection->peer_number,
+                           DATA_HEADER, buffer, len);
+    return (ptrdiff_t)len;
+}
+
+EXPORT ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_t len)
+{
+    enum ivc_short sent = IVC_SHORT_NO;
+
+    if (__builtin_expect(!connection->context->move_due && !connection->broken && !connection->closed_by_peer
+                         && !connection->parted, 1))
+        sent = stream_store_short(connection, buffer, len);
+    if (__builtin_expect(sent == IVC_SHORT_NO, 0))
+        return write_on(connection, buffer, len);
+    return __builtin_expect(sent == IVC_SHORT_SENT, 1) ? (ptrdiff_t)len : write_end(connection, buffer, len);
 }
 
 EXPORT void ivc_close(ivc_connection *connection)

@@ -304,12 +304,7 @@ void stream_progress(struct ivc_context *context)
 /* One packet, gathered into the ring. */
 static inline int send_short(struct ivc_connection *connection, const char *bytes, size_t len)
 {
-    struct ivc_endpoint *endpoint = connection->context->endpoint;
-
-    if (len <= IVC_SHORT_MAX)
-        return ivc_endpoint_send_short(endpoint, connection->peer, TAG_DATA, &connection->peer_number, DATA_HEADER,
-                                       bytes, len);
-    return ivc_endpoint_send(endpoint, connection->peer, TAG_DATA, (struct iovec[]){
+    return ivc_endpoint_send(connection->context->endpoint, connection->peer, TAG_DATA, (struct iovec[]){
         { &connection->peer_number, DATA_HEADER },
         { (void *)bytes, len },
     }, 2);
@@ -411,23 +406,24 @@ char *stream_take_unread(struct ivc_connection *connection, size_t *ret_len)
 /* What has come in short packets and that no turn of progress has seen yet. */
 static inline size_t take_next(struct ivc_connection *connection, char *buffer, size_t len)
 {
-    struct ivc_endpoint *endpoint = connection->context->endpoint;
     size_t done = 0;
-    ptrdiff_t n = connection->reads_short ? 0 : -1;
+    ptrdiff_t n;
 
-    while (done < len && n >= 0) {
-        n = ivc_endpoint_take_short(endpoint, connection->peer, TAG_DATA, connection->own_number, buffer + done,
-                                    len - done);
+    do {
+        n = stream_take_short(connection, buffer + done, len - done);
         done += n > 0 ? (size_t)n : 0;
-    }
+    } while (done < len && n >= 0);
     return done;
 }
 
-ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len)
+ptrdiff_t stream_read(struct ivc_connection *connection, char *buffer, size_t len, size_t done)
 {
-    size_t n = connection->unread_len > 0 ? read_kept(connection, buffer, len)
-        : take_next(connection, buffer, len);
+    size_t n = done;
 
+    if (connection->unread_len > 0)
+        n += read_kept(connection, buffer + n, len - n);
+    else if (n < len)
+        n += take_next(connection, buffer + n, len - n);
     if (n < len && connection->unread_len == 0) {
         connection->landing = buffer + n;
         connection->landing_room = len - n;

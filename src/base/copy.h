@@ -72,20 +72,35 @@ struct ivc_copy16 {
     uint64_t words[2];
 };
 
-static inline void ivc_copy_short(enum ivc_copy_side side, char *to, const char *from, size_t n)
+struct ivc_copy32 {
+    uint64_t words[4];
+};
+
+enum { IVC_COPY_FEW_MAX = 64 };
+
+/* At most IVC_COPY_FEW_MAX bytes by a few moves: it calls nothing. */
+static inline void ivc_copy_few(char *to, const char *from, size_t n)
 {
     if (n >= 8 && n <= 16)
         IVC_COPY_ENDS(uint64_t, to, from, n);
     else if (n > 16 && n <= 32)
         IVC_COPY_ENDS(struct ivc_copy16, to, from, n);
     else if (n > 32)
-        ivc_copy(side, to, from, n);
+        IVC_COPY_ENDS(struct ivc_copy32, to, from, n);
     else if (n >= 4)
         IVC_COPY_ENDS(uint32_t, to, from, n);
     else if (n >= 2)
         IVC_COPY_ENDS(uint16_t, to, from, n);
     else if (n == 1)
         *to = *from;
+}
+
+static inline void ivc_copy_short(enum ivc_copy_side side, char *to, const char *from, size_t n)
+{
+    if (n > 32)     /* moves of 32 bytes across the end of a line that is being written are slower */
+        ivc_copy(side, to, from, n);
+    else
+        ivc_copy_few(to, from, n);
 }
 
 #endif

@@ -288,8 +288,9 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
     return 1;
 }
 
-/* The next packet, if it is of that tag, and begins with that word, and then has at most `room` bytes: these
- * are copied to `to`, and their number is the answer.  -1: there is no such packet. */
+/* The next packet, if it is of that tag, and begins with that word, and then has at most `room` bytes, and at most
+ * IVC_COPY_FEW_MAX: these are copied to `to`, and their number is the answer; then ivc_rx_advance_one().  -1: there is
+ * no such packet. */
 static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32_t word, char *to, size_t room)
 {
     const char *slot = ivc_rx_head_slot(rx);
@@ -298,26 +299,36 @@ static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32
     uint32_t len = first >> 32 & 0xffff, is;
 
     if ((uint32_t)first != rx->stamp || first >> 48 != ((uint32_t)IVC_SLOT_INLINE << 8 | tag)
-        || len < sizeof word || len > rx->short_max || len - sizeof word > room)
+        || len < sizeof word || len > rx->short_max || len > sizeof word + IVC_COPY_FEW_MAX
+        || len - sizeof word > room)
         return -1;
     memcpy(&is, slot + IVC_SLOT_INLINE_AT, sizeof is);
     if (is != word)
         return -1;
-    ivc_copy_short(IVC_COPY_OUT, to, slot + IVC_SLOT_INLINE_AT + sizeof word, len - sizeof word);
-    rx->step = 1;
+    ivc_copy_few(to, slot + IVC_SLOT_INLINE_AT + sizeof word, len - sizeof word);
     return (ptrdiff_t)(len - sizeof word);
 }
 
-static inline void ivc_rx_advance(struct ivc_rx *rx)
+static inline void ivc_rx_advance_by(struct ivc_rx *rx, uint32_t step)
 {
-    rx->head += rx->step;
-    rx->at += rx->step;
+    rx->head += step;
+    rx->at += step;
     if (rx->at == rx->n_slots) {
         rx->at = 0;
         rx->stamp = ivc_stamp_after(rx->stamp);
     }
     if (rx->head - rx->published >= rx->publish_every)
         ivc_rx_publish(rx);
+}
+
+static inline void ivc_rx_advance(struct ivc_rx *rx)
+{
+    ivc_rx_advance_by(rx, rx->step);
+}
+
+static inline void ivc_rx_advance_one(struct ivc_rx *rx)
+{
+    ivc_rx_advance_by(rx, 1);
 }
 
 #endif

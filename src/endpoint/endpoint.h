@@ -219,13 +219,6 @@ int ivc_endpoint_pull(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
  * A call from inside a handler, or while another thread is in it, returns 0 at once. */
 int ivc_endpoint_progress(struct ivc_endpoint *endpoint);
 
-/* Beside progress, for one who knows what comes next: if that is a short packet of this tag that begins with
- * this word and has at most `room` bytes behind it, and it is there, it is copied to `to` and no handler
- * hears of it.  Answers how many bytes that were; -1: call progress.  (Also now and then when it is there, so that all
- * else gets its turn.) */
-ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                                  uint32_t word, void *to, size_t room);
-
 /* From a handler: take no more packets in this turn.  For an adapter that has no room for more than
  * it was waiting for. */
 void ivc_endpoint_end_turn(struct ivc_endpoint *endpoint);

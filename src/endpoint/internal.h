@@ -111,7 +111,6 @@ struct ivc_endpoint {
     bool in_turn;                   /* without threads: stands for `polling` */
     const ivc_atomic_u64 *ready_summary;
     uint64_t turn;
-    uint32_t taken;                 /* packets that no handler heard of, since a turn was asked for */
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
     struct ivc_rest rest;

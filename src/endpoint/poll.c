@@ -12,7 +12,6 @@
 
 enum {
     LONG_US = 1000,     /* between two messages of ranks that share a processor: seldom */
-    TAKEN_MAX = 64,     /* short packets beside progress, before a turn */
 };
 
 static void cool(struct ivc_endpoint *endpoint, uint32_t i)
@@ -425,34 +424,6 @@ __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoin
     leave(endpoint);
     if (__builtin_expect(share, 0))
         sched_yield();      /* others may be in progress: nothing is noted */
-    return n;
-}
-
-/* As a turn that finds one packet. */
-ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                                  uint32_t word, void *to, size_t room)
-{
-    ptrdiff_t n = -1;
-
-    if (endpoint->taken == TAKEN_MAX) {
-        endpoint->taken = 0;
-        return -1;
-    }
-    if (!enter(endpoint))
-        return -1;
-    /* Relaxed: as in poll_turn().  What was left over from before comes first. */
-    if (peer->hot && ivc_load_relaxed(&endpoint->news) == 0)
-        n = ivc_rx_peek_short(&peer->rx, tag, word, to, room);
-    /* Else those were zeroes of a window that was taken away. */
-    if (n >= 0 && ivc_region_is_intact(endpoint->home.region)) {
-        ivc_rx_advance(&peer->rx);
-        ivc_peer_has_received(peer, sizeof word + (size_t)n);
-        ivc_endpoint_is_busy(endpoint);
-        endpoint->taken++;
-    } else {
-        n = -1;
-    }
-    leave(endpoint);
     return n;
 }
 

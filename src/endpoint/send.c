@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "endpoint/remote.h"
+#include "endpoint/short.h"
 
 #include <errno.h>
 
@@ -164,60 +165,31 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
     return r;
 }
 
-/*
- * The shortest way.  Stores are what it has to be sparing of: they wait in line behind those to the ring, each of
- * which waits until the receiver's processor has given its cache line away, and a processor keeps some fifty of
- * them waiting.  So what is seldom needed stands elsewhere, and comes last.
- */
-
-static inline int short_is_sent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t len)
-{
-    count(peer, 0, len);
-    ivc_endpoint_has_sent(endpoint);
-    ivc_gate_leave(&endpoint->gate);
-    return 0;
-}
-
-/* By another way, or by none. */
-static __attribute__((noinline)) int send_short_other(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
-                                                      uint8_t tag, const void *head, size_t head_len,
-                                                      const void *bytes, size_t len)
-{
-    struct iovec iov[2] = { { (void *)head, head_len }, { (void *)bytes, len } };
-
-    return ivc_endpoint_send(endpoint, peer, tag, iov, len > 0 ? 2 : 1);
-}
-
-/* What is stored: its bell is to be rung, or the region may be gone.  Inside the gate, which it leaves. */
-static __attribute__((noinline)) int end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                                               const void *head, size_t head_len, const void *bytes, size_t len)
+void ivc_endpoint_end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
+                            size_t head_len, const void *bytes, size_t len)
 {
     struct iovec iov[2] = { { (void *)head, head_len }, { (void *)bytes, len } };
 
     ivc_doorbell_ring(&peer->tx.bell);
     if (!ivc_region_is_intact(endpoint->home.region))
         keep_unsure(endpoint, peer, peer->tx.tail - 1, tag, iov, len > 0 ? 2 : 1);
-    return short_is_sent(endpoint, peer, head_len + len);
+    ivc_gate_leave(&endpoint->gate);
 }
 
 int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
                             size_t head_len, const void *bytes, size_t len)
 {
-    bool watched;
+    struct iovec iov[2] = { { (void *)head, head_len }, { (void *)bytes, len } };
+    enum ivc_short sent = IVC_SHORT_NO;
 
-    if (__builtin_expect(endpoint->threads || head_len > IVC_SHORT_MAX || len > IVC_SHORT_MAX
-                         || !ivc_gate_try(&endpoint->gate), 0))
-        return send_short_other(endpoint, peer, tag, head, head_len, bytes, len);
-    if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE
-                         || !ivc_tx_has_room(&peer->tx, head_len + len), 0)) {
-        ivc_gate_leave(&endpoint->gate);
-        return send_short_other(endpoint, peer, tag, head, head_len, bytes, len);
-    }
-    watched = ivc_tx_send_short(&peer->tx, tag, head, head_len, bytes, len);
-    atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
-    if (__builtin_expect(!watched || !ivc_region_is_intact(endpoint->home.region), 0))
-        return end_short(endpoint, peer, tag, head, head_len, bytes, len);
-    return short_is_sent(endpoint, peer, head_len + len);
+    if (__builtin_expect(head_len <= IVC_SHORT_MAX && len <= IVC_SHORT_MAX, 1))
+        sent = ivc_endpoint_store_short(endpoint, peer, tag, head, head_len, bytes, len);
+    if (__builtin_expect(sent == IVC_SHORT_SENT, 1))
+        return 0;
+    if (sent == IVC_SHORT_NO)
+        return ivc_endpoint_send(endpoint, peer, tag, iov, len > 0 ? 2 : 1);
+    ivc_endpoint_end_short(endpoint, peer, tag, head, head_len, bytes, len);
+    return 0;
 }
 
 /* A buffer out of the chunk that it names. */

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "endpoint/address.h"
+#include "endpoint/short.h"
 #include "network/network.h"
 #include "region/region.h"
 
@@ -199,7 +200,7 @@ static void test_short_packets(void)
         CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload + len, len), 0);
         if (len % 16 == 0)
             ivc_endpoint_progress(a.endpoint);
-        check_taken(from, 7, payload + len, len, len <= 116 && (len + 1) % 65 != 0);
+        check_taken(from, 7, payload + len, len, len <= IVC_COPY_FEW_MAX && (len + 1) % IVC_SHORT_TURN != 0);
     }
     /* Another tag, another word, too little room, something before it, somebody else. */
     CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8), 0);
@@ -220,7 +221,7 @@ static void test_short_packets(void)
     CHECK(n > 64);
     for (n = 0; ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to) == 8;)
         n++;
-    CHECK_THAT(n > 0 && n <= 64, "%zd in a row", n);
+    CHECK_THAT(n > 0 && n < IVC_SHORT_TURN, "%zd in a row", n);
     b.packets = 0;
     ivc_endpoint_progress(b.endpoint);
     CHECK(b.packets > 0);
@@ -228,7 +229,6 @@ static void test_short_packets(void)
     node_close(&b);
 }
 
-/* More peers than rings are looked at in each turn: none starves, each packet arrives. */
 /* Whoever keeps buffers leaves some to go round, and what is in them is sent when it is, after what was sent before. */
 static void test_spare_buffers(void)
 {
@@ -275,6 +275,7 @@ static void test_spare_buffers(void)
     CHECK_EQ(unsetenv("IVC_CHUNK_SIZE"), 0);
 }
 
+/* More peers than rings are looked at in each turn: none starves, each packet arrives. */
 static void test_many_peers(void)
 {
     enum { N = 24 };

@@ -1,0 +1,83 @@
+/*
+ * The short way: a packet of few bytes straight into the slot, or out of it, inline.
+ *
+ * A message of a stream costs the more the more is stored beside it: stores wait in line behind those to the ring, each
+ * of which waits until the receiver's processor has given its cache line away, and a processor keeps some fifty of them
+ * waiting. And the more instructions a message takes the fewer of the lines that come are waited for at once. So what
+ * is here calls nothing and has no handlers; what is seldom needed stands elsewhere. Whoever does this first, and
+ * all else by calls in last place, saves no registers either.
+ *
+ * Threads: an endpoint of several takes the other way.
+ */
+#ifndef IVC_ENDPOINT_SHORT_H
+#define IVC_ENDPOINT_SHORT_H
+
+#include "endpoint/internal.h"
+
+enum ivc_short {
+    IVC_SHORT_NO,           /* nothing was sent: ivc_endpoint_send() does it, or says why it cannot be */
+    IVC_SHORT_SENT,
+    IVC_SHORT_OPEN,         /* sent, and ivc_endpoint_end_short() is to be called at once */
+};
+
+/* Sends a packet of two pieces, neither with more than IVC_SHORT_MAX bytes. */
+static inline __attribute__((always_inline))
+enum ivc_short ivc_endpoint_store_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                                        const void *head, size_t head_len, const void *bytes, size_t len)
+{
+    bool watched;
+
+    if (__builtin_expect(endpoint->threads || !ivc_gate_try(&endpoint->gate), 0))
+        return IVC_SHORT_NO;
+    if (__builtin_expect(ivc_peer_state(peer) != IVC_PEER_ACTIVE
+                         || !ivc_tx_has_room(&peer->tx, head_len + len), 0)) {
+        ivc_gate_leave(&endpoint->gate);
+        return IVC_SHORT_NO;
+    }
+    watched = ivc_tx_send_short(&peer->tx, tag, head, head_len, bytes, len);
+    peer->stats.sent_packets++;
+    peer->stats.sent_bytes += head_len + len;
+    ivc_endpoint_has_sent(endpoint);
+    atomic_signal_fence(memory_order_seq_cst);      /* as in send.c, send_through_memory() */
+    if (__builtin_expect(!watched || !ivc_region_is_intact(endpoint->home.region), 0))
+        return IVC_SHORT_OPEN;
+    ivc_gate_leave(&endpoint->gate);
+    return IVC_SHORT_SENT;
+}
+
+/* The receiver's bell is to be rung, or the region may be gone. */
+void ivc_endpoint_end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
+                            size_t head_len, const void *bytes, size_t len);
+
+enum { IVC_SHORT_TURN = 64 };       /* slots, of which one is left to progress */
+
+/*
+ * Beside progress, for one who knows what comes next: if that is a short packet of this tag that begins with this word
+ * and has at most `room` bytes behind it, and it is there, it is copied to `to` and no handler hears of it. Answers how
+ * many bytes that were; -1: call progress. (Also now and then when it is there, so that all else gets its turn.)
+ */
+static inline __attribute__((always_inline))
+ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, uint32_t word,
+                                  void *to, size_t room)
+{
+    ptrdiff_t n = -1;
+
+    /* Inside of a turn a packet may be about to be delivered. */
+    if (__builtin_expect(endpoint->threads || endpoint->in_turn || !ivc_gate_try(&endpoint->gate), 0))
+        return -1;
+    /* Relaxed: as in poll_turn().  What was left over from before comes first. */
+    if (peer->hot && ivc_load_relaxed(&endpoint->news) == 0 && peer->rx.head % IVC_SHORT_TURN != 0)
+        n = ivc_rx_peek_short(&peer->rx, tag, word, to, room);
+    /* Else those were zeroes of a window that was taken away. */
+    if (n >= 0 && ivc_region_is_intact(endpoint->home.region)) {
+        ivc_rx_advance_one(&peer->rx);
+        ivc_peer_has_received(peer, sizeof word + (size_t)n);
+        ivc_endpoint_is_busy(endpoint);
+    } else {
+        n = -1;
+    }
+    ivc_gate_leave(&endpoint->gate);
+    return n;
+}
+
+#endif
