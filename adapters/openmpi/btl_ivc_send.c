@@ -11,6 +11,7 @@
 
 #include "base/copy.h"
 #include "base/error.h"
+#include "endpoint/short.h"
 
 /* The region has no memory for the first packet to this peer.  Other processes may give some back:
  * say why nothing moves, wait a while, then give up rather than hang. */
@@ -201,9 +202,10 @@ static inline int sendi_contiguous(struct mca_btl_base_endpoint_t *endpoint, opa
 
     if (payload_size > 0)
         opal_convertor_get_current_pointer(convertor, &payload);
-    if (payload_size <= IVC_SHORT_MAX)
-        return ivc_btl_answer(endpoint, ivc_endpoint_send_short(ivc_btl_module.endpoint, endpoint->peer, tag, header,
-                                                                header_size, payload, payload_size));
+    if (payload_size <= IVC_SHORT_MAX && header_size <= IVC_SHORT_MAX
+        && OPAL_LIKELY(ivc_endpoint_try_short(ivc_btl_module.endpoint, endpoint->peer, tag, header, header_size,
+                                              payload, payload_size)))
+        return OPAL_SUCCESS;
     iov[0] = (struct iovec) { (void *) header, header_size };
     iov[1] = (struct iovec) { payload, payload_size };
     return post(endpoint, tag, iov, 2, header_size + payload_size);

@@ -180,16 +180,11 @@ int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
                             size_t head_len, const void *bytes, size_t len)
 {
     struct iovec iov[2] = { { (void *)head, head_len }, { (void *)bytes, len } };
-    enum ivc_short sent = IVC_SHORT_NO;
 
-    if (__builtin_expect(head_len <= IVC_SHORT_MAX && len <= IVC_SHORT_MAX, 1))
-        sent = ivc_endpoint_store_short(endpoint, peer, tag, head, head_len, bytes, len);
-    if (__builtin_expect(sent == IVC_SHORT_SENT, 1))
+    if (head_len <= IVC_SHORT_MAX && len <= IVC_SHORT_MAX
+        && ivc_endpoint_try_short(endpoint, peer, tag, head, head_len, bytes, len))
         return 0;
-    if (sent == IVC_SHORT_NO)
-        return ivc_endpoint_send(endpoint, peer, tag, iov, len > 0 ? 2 : 1);
-    ivc_endpoint_end_short(endpoint, peer, tag, head, head_len, bytes, len);
-    return 0;
+    return ivc_endpoint_send(endpoint, peer, tag, iov, len > 0 ? 2 : 1);
 }
 
 /* A buffer out of the chunk that it names. */

@@ -49,6 +49,18 @@ enum ivc_short ivc_endpoint_store_short(struct ivc_endpoint *endpoint, struct iv
 void ivc_endpoint_end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
                             size_t head_len, const void *bytes, size_t len);
 
+/* Both; false: nothing was sent. */
+static inline __attribute__((always_inline))
+bool ivc_endpoint_try_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
+                            size_t head_len, const void *bytes, size_t len)
+{
+    enum ivc_short sent = ivc_endpoint_store_short(endpoint, peer, tag, head, head_len, bytes, len);
+
+    if (__builtin_expect(sent == IVC_SHORT_OPEN, 0))
+        ivc_endpoint_end_short(endpoint, peer, tag, head, head_len, bytes, len);
+    return sent != IVC_SHORT_NO;
+}
+
 enum { IVC_SHORT_TURN = 64 };       /* slots, of which one is left to progress */
 
 /*
