@@ -157,6 +157,23 @@ def a_ratio(median: float) -> Ratio:
     return Ratio(median, median, median, median, median, 1.0, 1.0, 3, 0, "near")
 
 
+def at(latency_us: float, side: str, number: int, value: float) -> Sample:
+    """A sample that is far, at some distance."""
+    there = Floor(latency_us, 38.0)
+    return Sample(side, number, there, there, [record(typical_us=value)], "far")
+
+
+def test_far_is_no_one_distance() -> None:
+    samples = [at(0.06, "a", 0, 6.0), at(0.25, "b", 0, 30.0)]  # the processors moved in between
+    assert ratio(samples, "a", "b", "latency", 8, "typical_us") is None
+    for number, latency in enumerate((0.25, 0.06, 0.24, 0.26), 1):
+        samples += [at(latency, "a", number, 2.0 if latency > 0.1 else 8.0), at(latency, "b", number, 4.0)]
+    found = ratio(samples, "a", "b", "latency", 8, "typical_us")
+    assert found is not None
+    assert (found.median, found.low, found.high, found.rounds, found.dropped) == (0.5, 0.5, 0.5, 3, 2)
+
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.key)
 def test_targets_hold_on_the_right_side_of_their_bound(target) -> None:
     if target.extra_us is not None:

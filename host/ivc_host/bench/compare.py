@@ -134,17 +134,39 @@ class Session:
         return own
 
 
-def _rounds_of(state: str, samples: Sequence[Sample], sides: Sequence[str]) -> list[int]:
-    """The rounds in which every one of these sides was sampled in that state."""
-    states: dict[int, list[str]] = {}
+def _latencies(samples: Sequence[Sample]) -> list[float]:
+    return [one.latency_us for sample in samples for one in (sample.before, sample.after)]
+
+
+def _rounds_of(
+    state: str, samples: Sequence[Sample], sides: Sequence[str]
+) -> dict[int, list[Sample]]:
+    """The rounds in which every one of these sides was sampled in that state.
+
+    Far apart is no one distance: the hand-overs beside the samples of a round must be alike, too.
+    """
+    rounds: dict[int, list[Sample]] = {}
     for sample in samples:
         if sample.side in sides:
-            states.setdefault(sample.round, []).append(sample.state)
-    return [
-        number
-        for number, found in states.items()
-        if len(found) == len(sides) and set(found) == {state}
-    ]
+            rounds.setdefault(sample.round, []).append(sample)
+    return {
+        number: found
+        for number, found in rounds.items()
+        if len(found) == len(sides)
+        and {sample.state for sample in found} == {state}
+        and max(_latencies(found)) <= floor.LATENCY_STEP * min(_latencies(found))
+    }
+
+
+def _one_distance(rounds: Mapping[int, Sequence[Sample]]) -> list[int]:
+    """Of rounds that were taken at several distances those of the commonest one, the nearer of two."""
+    lowest = {number: min(_latencies(samples)) for number, samples in rounds.items()}
+    found: list[int] = []
+    for least in sorted(lowest.values()):
+        alike = [n for n, one in lowest.items() if least <= one <= floor.LATENCY_STEP * least]
+        if len(alike) > len(found):
+            found = alike
+    return found
 
 
 def ratio(
@@ -160,10 +182,10 @@ def ratio(
     """Compare two sides in one test; None when no round has both in one state.
 
     Near rounds count; if there are none (the cores were apart all the time), those of another
-    state do, and the result says so.
+    state do, of one distance, and the result says so.
     """
     for state in floor.STATES[:-1]:
-        numbers = _rounds_of(state, samples, [ours, reference])
+        numbers = _one_distance(_rounds_of(state, samples, [ours, reference]))
         pairs = []
         for number in numbers:
             a = _value(samples, ours, number, test, size, metric)
