@@ -713,6 +713,12 @@ def test_the_region_goes_whatever_happens() -> None:
     assert not region.exists()
 
 
+def test_a_process_may_have_two_regions() -> None:
+    with places.host_region(1 << 20) as one, places.host_region(2 << 20) as other:
+        assert (one.stat().st_size, other.stat().st_size) == (1 << 20, 2 << 20)
+    assert not one.exists() and not other.exists()
+
+
 def test_a_program_that_hangs_is_ended() -> None:
     begin = time.monotonic()
     with pytest.raises(programs.BenchError, match="has not ended"):
@@ -941,7 +947,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    region = Path(f"/dev/shm/ivc-bench-{child.pid}")
+    region = Path(f"/dev/shm/ivc-bench-{child.pid}-0")
     end = time.monotonic() + 20
     while not region.exists() and time.monotonic() < end:
         time.sleep(0.05)

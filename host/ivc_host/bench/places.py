@@ -206,10 +206,13 @@ def two_guests(
     return done
 
 
+_regions = itertools.count()
+
+
 @contextmanager
 def host_region(size: int = REGION_SIZE) -> Iterator[Path]:
-    """A region file of this process alone; gone at the end, whatever the end is."""
-    region = Path(f"/dev/shm/ivc-bench-{os.getpid()}")
+    """A new region file of this process alone; gone at the end, whatever the end is."""
+    region = Path(f"/dev/shm/ivc-bench-{os.getpid()}-{next(_regions)}")
     try:
         try:
             with open(region, "xb") as file:
