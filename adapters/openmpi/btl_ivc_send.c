@@ -151,6 +151,8 @@ int ivc_btl_send(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *end
     }
     rc = ivc_btl_frag_post(frag);
     if (OPAL_LIKELY(rc == OPAL_SUCCESS)) {
+        /* Before the descriptor is reported: until then ob1 takes no message for sent, whoever else has answers
+         * to it, and the user's memory stays as it is. */
         if (OPAL_UNLIKELY(frag->follows.endpoint != NULL))
             ivc_btl_ahead_fill(frag);
         ivc_btl_done_append(frag);
