@@ -51,6 +51,7 @@ struct ivc_btl_ahead {
     const void *data;                   /* the user's memory */
     size_t len;
     size_t reserve;                     /* bytes in `buffer` in front of what was copied, for a header */
+    unsigned int passed;                /* messages announced since it was copied */
     struct ivc_buffer buffer;
 };
 

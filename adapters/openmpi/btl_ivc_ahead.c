@@ -6,7 +6,8 @@
  * whoever has announced a message copies what follows into a buffer at once, and takes that buffer when ob1
  * comes for it.
  *
- * One message at a time: whoever has announced another one meanwhile has that to do.
+ * One message at a time: whoever has announced another one meanwhile has that to do. One that its receiver does not want
+ * for long makes room for others.
  *
  *   prepare_src() of the first bytes      what follows is noted in their descriptor
  *   send() of that descriptor             it is copied
@@ -23,6 +24,8 @@
 #include "opal/mca/btl/base/base.h"
 
 #include "base/copy.h"
+
+enum { PASSED_MAX = 64 };   /* announcements; a stream of so many messages at once is no reason */
 
 /* Whether ob1 gives peers that we reach to nobody else: of those that reach a peer it takes the most exclusive. */
 static bool is_alone(const struct ivc_btl_module *m)
@@ -62,29 +65,34 @@ void ivc_btl_ahead_end(const struct mca_btl_base_endpoint_t *endpoint, const opa
         ivc_endpoint_buffer_free(ivc_btl_module.endpoint, &ahead.buffer);
 }
 
-static bool is_free(void)
+/* Whether another one may be copied. What nobody comes for while many others are announced, because its receiver does
+ * not want it yet, is given up. */
+static bool make_room(void)
 {
     struct ivc_btl_module *m = &ivc_btl_module;
-    bool is;
+    bool is_free, is_old;
 
     OPAL_THREAD_LOCK(&m->ahead_lock);
-    is = m->ahead.endpoint == NULL;
+    is_free = m->ahead.endpoint == NULL;
+    is_old = !is_free && ++m->ahead.passed >= PASSED_MAX;
     OPAL_THREAD_UNLOCK(&m->ahead_lock);
-    return is;
+    if (is_old)
+        ivc_btl_ahead_end(NULL, NULL);
+    return is_free || is_old;
 }
 
 /* False: another thread's is there by now. */
 static bool put(const struct ivc_btl_ahead *ahead)
 {
     struct ivc_btl_module *m = &ivc_btl_module;
-    bool is;
+    bool is_free;
 
     OPAL_THREAD_LOCK(&m->ahead_lock);
-    is = m->ahead.endpoint == NULL;
-    if (is)
+    is_free = m->ahead.endpoint == NULL;
+    if (is_free)
         m->ahead = *ahead;
     OPAL_THREAD_UNLOCK(&m->ahead_lock);
-    return is;
+    return is_free;
 }
 
 /* Memory that the peer reads in place is not copied. */
@@ -101,12 +109,13 @@ void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement)
     struct ivc_btl_ahead ahead = announcement->follows;
     size_t total;
 
+    ahead.passed = 0;
     ahead.reserve = m->reserve;     /* 0: no piece but a first one was seen yet */
     if (ahead.len > m->super.btl_max_send_size - ahead.reserve)
         ahead.len = m->super.btl_max_send_size - ahead.reserve;
     total = ahead.reserve + ahead.len;
     if (ahead.reserve == 0 || total <= m->send_max || !is_alone(m)
-        || !is_free() || is_lent(ahead.endpoint, ahead.data, ahead.len)
+        || !make_room() || is_lent(ahead.endpoint, ahead.data, ahead.len)
         || ivc_endpoint_buffer_get_spare(m->endpoint, ahead.endpoint->peer, total, &ahead.buffer) != 0)
         return;
     ivc_copy(ahead.buffer.side, (char *) ahead.buffer.data + ahead.reserve, ahead.data, ahead.len);
