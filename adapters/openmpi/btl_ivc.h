@@ -77,8 +77,8 @@ struct ivc_btl_frag {
     struct mca_btl_base_endpoint_t *endpoint;
     opal_free_list_t *home;
     mca_btl_base_tag_t tag;
-    bool in_region;                     /* `buffer` is ours to send or to give back */
-    bool is_copy;                       /* ... and has what the segments have, but for the header */
+    bool in_region;                     /* `buffer` is ours to send or to give back: it is the one segment, or
+                                         * of two a copy, but for the header */
     bool unreadable;                    /* lent memory that the peer could not read: it is copied */
     uint32_t lent_id;                   /* in endpoint.lent */
     int status;                         /* for the completion callback */

@@ -6,8 +6,8 @@
  * whoever has announced a message copies what follows into a buffer at once, and takes that buffer when ob1
  * comes for it.
  *
- * One message at a time: whoever has announced another one meanwhile has that to do. One that its receiver does not want
- * for long makes room for others.
+ * One message at a time: whoever has announced another one meanwhile has that to do. One that its receiver does not
+ * want for long makes room for others.
  *
  *   prepare_src() of the first bytes      what follows is noted in their descriptor
  *   send() of that descriptor             it is copied
@@ -114,8 +114,8 @@ void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement)
     if (ahead.len > m->super.btl_max_send_size - ahead.reserve)
         ahead.len = m->super.btl_max_send_size - ahead.reserve;
     total = ahead.reserve + ahead.len;
-    if (ahead.reserve == 0 || total <= m->send_max || !is_alone(m)
-        || !make_room() || is_lent(ahead.endpoint, ahead.data, ahead.len)
+    if (ahead.reserve == 0 || total <= m->send_max || !make_room()
+        || !is_alone(m) || is_lent(ahead.endpoint, ahead.data, ahead.len)
         || ivc_endpoint_buffer_get_spare(m->endpoint, ahead.endpoint->peer, total, &ahead.buffer) != 0)
         return;
     ivc_copy(ahead.buffer.side, (char *) ahead.buffer.data + ahead.reserve, ahead.data, ahead.len);

@@ -20,7 +20,7 @@ static int frag_init(opal_free_list_item_t *item, void *home)
 
     frag->home = home;
     frag->base.des_segments = frag->segments;
-    frag->in_region = frag->is_copy = false;
+    frag->in_region = false;
     return OPAL_SUCCESS;
 }
 
@@ -112,7 +112,7 @@ void ivc_btl_frag_return(struct ivc_btl_frag *frag)
 {
     if (frag->in_region) {
         ivc_endpoint_buffer_free(ivc_btl_module.endpoint, &frag->buffer);
-        frag->in_region = frag->is_copy = false;
+        frag->in_region = false;
     }
     opal_free_list_return(frag->home, &frag->base.super);
 }
@@ -163,7 +163,7 @@ static struct ivc_btl_frag *prepare_in_place(struct mca_btl_base_endpoint_t *end
         return NULL;
     opal_convertor_get_current_pointer(convertor, &data);
     if (convertor->bConverted > 0)
-        frag->in_region = frag->is_copy = ivc_btl_ahead_take(endpoint, convertor, data, reserve, size, &frag->buffer);
+        frag->in_region = ivc_btl_ahead_take(endpoint, convertor, data, reserve, size, &frag->buffer);
     else if (*size < convertor->local_size)
         note_follows(frag, convertor, data, *size);
     frag->segments[1].seg_addr.pval = data;

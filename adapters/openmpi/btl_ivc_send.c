@@ -100,7 +100,7 @@ static bool post_copy(struct ivc_btl_frag *frag, int *ret_rc)
         return true;
     if (*ret_rc != 0)
         ivc_endpoint_buffer_free(e, &frag->buffer);
-    frag->in_region = frag->is_copy = false;
+    frag->in_region = false;
     return *ret_rc == 0;
 }
 
@@ -113,7 +113,7 @@ int ivc_btl_frag_post(struct ivc_btl_frag *frag)
     size_t total = 0;
     int rc;
 
-    if (frag->is_copy && post_copy(frag, &rc))
+    if (frag->in_region && frag->base.des_segment_count == 2 && post_copy(frag, &rc))
         return ivc_btl_answer(frag->endpoint, rc);
     if (frag->in_region) {
         rc = ivc_endpoint_send_buffer(ivc_btl_module.endpoint, frag->endpoint->peer, frag->tag,
@@ -204,9 +204,8 @@ static inline int sendi_contiguous(struct mca_btl_base_endpoint_t *endpoint, opa
 
     if (payload_size > 0)
         opal_convertor_get_current_pointer(convertor, &payload);
-    if (payload_size <= IVC_SHORT_MAX && header_size <= IVC_SHORT_MAX
-        && OPAL_LIKELY(ivc_endpoint_try_short(ivc_btl_module.endpoint, endpoint->peer, tag, header, header_size,
-                                              payload, payload_size)))
+    if (ivc_endpoint_try_short(ivc_btl_module.endpoint, endpoint->peer, tag, header, header_size, payload,
+                               payload_size))
         return OPAL_SUCCESS;
     iov[0] = (struct iovec) { (void *) header, header_size };
     iov[1] = (struct iovec) { payload, payload_size };

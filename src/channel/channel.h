@@ -289,8 +289,8 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
 }
 
 /* The next packet, if it is of that tag, and begins with that word, and then has at most `room` bytes, and at most
- * IVC_COPY_FEW_MAX: these are copied to `to`, and their number is the answer; then ivc_rx_advance_one().  -1: there is
- * no such packet. */
+ * IVC_COPY_FEW_MAX: these are copied to `to`, and their number is the answer; then ivc_rx_advance_by(rx, 1).  -1: there
+ * is no such packet. */
 static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32_t word, char *to, size_t room)
 {
     const char *slot = ivc_rx_head_slot(rx);
@@ -324,11 +324,6 @@ static inline void ivc_rx_advance_by(struct ivc_rx *rx, uint32_t step)
 static inline void ivc_rx_advance(struct ivc_rx *rx)
 {
     ivc_rx_advance_by(rx, rx->step);
-}
-
-static inline void ivc_rx_advance_one(struct ivc_rx *rx)
-{
-    ivc_rx_advance_by(rx, 1);
 }
 
 #endif

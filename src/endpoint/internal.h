@@ -197,6 +197,12 @@ static inline void ivc_endpoint_has_sent(struct ivc_endpoint *endpoint)
     ivc_moderation_sent(&endpoint->moderation);
 }
 
+static inline void ivc_peer_has_sent(struct ivc_peer *peer, size_t len)
+{
+    peer->stats.sent_packets++;
+    peer->stats.sent_bytes += len;
+}
+
 static inline void ivc_peer_has_received(struct ivc_peer *peer, size_t len)
 {
     peer->stats.received_packets++;

@@ -55,12 +55,10 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
 
 static inline void count(struct ivc_peer *peer, int r, size_t len)
 {
-    if (__builtin_expect(r == 0, 1)) {
-        peer->stats.sent_packets++;
-        peer->stats.sent_bytes += len;
-    } else if (r == IVC_E_FULL) {
+    if (__builtin_expect(r == 0, 1))
+        ivc_peer_has_sent(peer, len);
+    else if (r == IVC_E_FULL)
         peer->stats.full++;
-    }
 }
 
 /* For a peer that may have no ring of ours: makes one, or says that the network is the path.  Answers as
@@ -181,8 +179,7 @@ int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 {
     struct iovec iov[2] = { { (void *)head, head_len }, { (void *)bytes, len } };
 
-    if (head_len <= IVC_SHORT_MAX && len <= IVC_SHORT_MAX
-        && ivc_endpoint_try_short(endpoint, peer, tag, head, head_len, bytes, len))
+    if (ivc_endpoint_try_short(endpoint, peer, tag, head, head_len, bytes, len))
         return 0;
     return ivc_endpoint_send(endpoint, peer, tag, iov, len > 0 ? 2 : 1);
 }

@@ -35,8 +35,7 @@ enum ivc_short ivc_endpoint_store_short(struct ivc_endpoint *endpoint, struct iv
         return IVC_SHORT_NO;
     }
     watched = ivc_tx_send_short(&peer->tx, tag, head, head_len, bytes, len);
-    peer->stats.sent_packets++;
-    peer->stats.sent_bytes += head_len + len;
+    ivc_peer_has_sent(peer, head_len + len);
     ivc_endpoint_has_sent(endpoint);
     atomic_signal_fence(memory_order_seq_cst);      /* as in send.c, send_through_memory() */
     if (__builtin_expect(!watched || !ivc_region_is_intact(endpoint->home.region), 0))
@@ -49,13 +48,15 @@ enum ivc_short ivc_endpoint_store_short(struct ivc_endpoint *endpoint, struct iv
 void ivc_endpoint_end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
                             size_t head_len, const void *bytes, size_t len);
 
-/* Both; false: nothing was sent. */
+/* Both, where neither piece has more than IVC_SHORT_MAX bytes; false: nothing was sent. */
 static inline __attribute__((always_inline))
 bool ivc_endpoint_try_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
                             size_t head_len, const void *bytes, size_t len)
 {
-    enum ivc_short sent = ivc_endpoint_store_short(endpoint, peer, tag, head, head_len, bytes, len);
+    enum ivc_short sent = IVC_SHORT_NO;
 
+    if (head_len <= IVC_SHORT_MAX && len <= IVC_SHORT_MAX)
+        sent = ivc_endpoint_store_short(endpoint, peer, tag, head, head_len, bytes, len);
     if (__builtin_expect(sent == IVC_SHORT_OPEN, 0))
         ivc_endpoint_end_short(endpoint, peer, tag, head, head_len, bytes, len);
     return sent != IVC_SHORT_NO;
@@ -82,7 +83,7 @@ ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer
         n = ivc_rx_peek_short(&peer->rx, tag, word, to, room);
     /* Else those were zeroes of a window that was taken away. */
     if (n >= 0 && ivc_region_is_intact(endpoint->home.region)) {
-        ivc_rx_advance_one(&peer->rx);
+        ivc_rx_advance_by(&peer->rx, 1);
         ivc_peer_has_received(peer, sizeof word + (size_t)n);
         ivc_endpoint_is_busy(endpoint);
     } else {
