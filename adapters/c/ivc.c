@@ -208,10 +208,12 @@ EXPORT int ivc_connect(ivc_context *context, uint32_t client_id, ivc_connection 
                              "(yet); ivc_info lists the members", client_id,
                              (unsigned long long)context->magic_id);
     r = ivc_endpoint_connect_member(context->endpoint, &member, &peer);
-    if (r == IVC_E_FULL)
+    if (r == IVC_E_FULL) {
+        stream_progress(context);   /* what is over is known after it, to whoever only tries again */
         r = ivc_error_set(-EAGAIN, "client %u of group %llu: it or we are about to move to another "
                           "host, or have just; try again", client_id,
                           (unsigned long long)context->magic_id);
+    }
     if (r != 0)
         return stream_code(r);
     connection = stream_new(context, peer);

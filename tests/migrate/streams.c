@@ -478,6 +478,26 @@ static void test_cancelled(void)
     ivc_deregister(b);
 }
 
+/* Whoever was told to try again does nothing else. */
+static void test_connect_again(void)
+{
+    ivc_connection *to, *from, *again = NULL;
+    uint64_t end;
+    int r;
+
+    prepare_two();
+    pair_up(&to, &from);
+    move_to(&hosts[1]);
+    end = ivc_now_ms() + 10000 * check_slowdown();
+    while ((r = ivc_connect(a, 2, &again)) != 0 && ivc_now_ms() < end) {
+        CHECK(r == -EAGAIN || r == -ENOENT);
+        ivc_sleep_ms(1);
+    }
+    CHECK_THAT(again != NULL, "%s", ivc_last_error());
+    ivc_deregister(a);
+    ivc_deregister(b);
+}
+
 /* Between two hosts, and memory that was taken from the first. */
 static void test_away(void)
 {
@@ -615,6 +635,7 @@ static const struct check_case cases[] = {
     { "connections that were closed", test_closed, 0 },
     { "an order is answered for programs that compute", test_computing, 0 },
     { "an order that is taken back", test_cancelled, 0 },
+    { "who is told to try again connects in the end", test_connect_again, 0 },
     { "between two hosts", test_away, 0 },
     { "handlers that close and connect", test_busy_handlers, 0 },
     { "wrong use", test_wrong_use, 0 },
