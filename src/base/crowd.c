@@ -7,26 +7,45 @@
 #include <sys/resource.h>
 
 enum {
-    TURNS_PER_LOOK = 1024,      /* some 30 us, of which a look takes one */
+    TURNS_PER_LOOK = 1024,      /* some 30 us, of which a look takes one; */
+    LOOK_PART = 32,             /* where it takes longer, no greater part of the time either */
+    LOOK_CYCLES_MIN = 256,      /* less than any look costs */
     YIELDS_PER_LOOK = 32,       /* if none of them led to anybody, it was somebody who is gone */
+    YIELD_CYCLES = 2048,        /* more than one that leads nowhere: what takes longer counts as several */
     OUR_PART = 2,               /* of what was taken at once */
 };
 
 static void look(struct ivc_crowd *crowd)
 {
+    uint64_t start = ivc_cycles();
     struct rusage usage;
+    int r = getrusage(RUSAGE_THREAD, &usage);
 
-    if (getrusage(RUSAGE_THREAD, &usage) != 0 || usage.ru_nivcsw == crowd->switches)
+    crowd->looked_at = ivc_cycles();
+    /* One that lasted far longer than the others was none: the processor was away. */
+    crowd->look_cost = IVC_MIN(crowd->looked_at - start, 2 * crowd->look_cost + LOOK_CYCLES_MIN);
+    if (r != 0 || usage.ru_nivcsw == crowd->switches)
         return;
     crowd->switches = usage.ru_nivcsw;
     crowd->yields = YIELDS_PER_LOOK;
 }
 
+/* Nothing is known of anybody; or somebody was given way to as often as was planned, but for once. */
+static bool look_is_due(const struct ivc_crowd *crowd)
+{
+    if (crowd->yields > 0)
+        return crowd->yields == 1;
+    /* System calls may be dear: in user-mode Linux they take 12 us. */
+    return crowd->idle % TURNS_PER_LOOK == 0 && ivc_cycles() - crowd->looked_at >= LOOK_PART * crowd->look_cost;
+}
+
 bool ivc_crowd_waits(struct ivc_crowd *crowd)
 {
-    if (crowd->idle % TURNS_PER_LOOK == 0 || crowd->yields == 1)
+    if (crowd->yields > 0 && ivc_cycles() - crowd->given_at < crowd->ours_for)
+        return false;
+    if (look_is_due(crowd))
         look(crowd);
-    if (crowd->yields == 0 || ivc_cycles() - crowd->given_at < crowd->ours_for)
+    if (crowd->yields == 0)
         return false;
     crowd->yields--;
     return true;
@@ -34,11 +53,14 @@ bool ivc_crowd_waits(struct ivc_crowd *crowd)
 
 void ivc_crowd_give_way(struct ivc_crowd *crowd, uint64_t long_cycles)
 {
-    uint64_t start = ivc_cycles(), now;
+    uint64_t start = ivc_cycles(), now, took;
 
     sched_yield();
     now = ivc_cycles();
-    crowd->given += now - start;
+    took = now - start;
+    crowd->given += took;
     crowd->given_at = now;
-    crowd->ours_for = long_cycles > 0 && now - start > long_cycles ? (now - start) / OUR_PART : 0;
+    crowd->ours_for = long_cycles > 0 && took > long_cycles ? took / OUR_PART : 0;
+    if (crowd->yields > 1)
+        crowd->yields -= (uint32_t)IVC_MIN(took / YIELD_CYCLES, crowd->yields - 1);
 }

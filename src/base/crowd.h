@@ -27,6 +27,7 @@ struct ivc_crowd {
     uint32_t idle;              /* turns since something was found */
     uint32_t yields;            /* yet to be made before the kernel is asked again */
     long switches;              /* as the kernel counted them last */
+    uint64_t looked_at, look_cost;  /* ivc_cycles(): when it was asked, and what that took */
     uint64_t given_at, ours_for;    /* ivc_cycles(): for so long after the last time we do not give way */
     uint64_t given;             /* of them, to others */
 };

@@ -185,10 +185,11 @@ void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
     uint64_t state = ivc_load_acquire(&entry->state);
     uint64_t heartbeat = ivc_load_relaxed(&entry->heartbeat);
     enum ivc_phase phase = ivc_layout_phase(state);
-    uint64_t now = ivc_now_ms();
+    uint64_t now;
 
     if (phase == IVC_PHASE_FREE || (region->joined && slot == region->self.slot))
         return;
+    now = ivc_now_ms();     /* not for the many that are free: in some guests the clock is a long system call */
     if (state != sight->state || heartbeat != sight->heartbeat)
         *sight = (struct ivc_sight){ state, heartbeat, now };
     if (is_over(phase)) {
