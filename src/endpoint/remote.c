@@ -37,6 +37,8 @@ struct greeting {
 };
 
 enum {
+    LOOK_EVERY = 8,             /* turns, of which one reads the clock: powers of two */
+    LOOK_EVERY_ALONE = 32,      /* nobody is known to be out there */
     LOOK_CYCLES_MIN = 256,      /* less than any look costs */
     LIES_MAX = 16,
 };
@@ -436,10 +438,11 @@ int ivc_remote_fd(const struct ivc_endpoint *endpoint)
 int ivc_remote_poll(struct ivc_endpoint *endpoint)
 {
     bool memory = endpoint->home.n_receivers > 0, woke;
+    uint32_t every = endpoint->n_remotes > 0 ? LOOK_EVERY : LOOK_EVERY_ALONE;
     uint64_t start;
     int n;
 
-    if (memory && (endpoint->turn & 7) != 0 && !endpoint->network_busy)
+    if (memory && endpoint->turn % every != 0 && !endpoint->network_busy)
         return 0;
     start = memory ? ivc_cycles() : 0;
     /* Relaxed: a hint; whoever set it calls progress until we have looked. */
