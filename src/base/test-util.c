@@ -1,9 +1,13 @@
-/* Tests of base: sizes from the environment, arithmetic, small files, error lines, copying. */
+/* Tests of base: sizes from the environment, arithmetic, small files, error lines, copying, who wants the
+ * processor. */
 #include "check.h"
 
 #include "base/copy.h"
+#include "base/crowd.h"
 #include "base/error.h"
 #include "base/util.h"
+
+#include <sched.h>
 
 static void test_arithmetic(void)
 {
@@ -154,6 +158,71 @@ static void test_copy(void)
     }
 }
 
+static pid_t start_rival(void)
+{
+    pid_t pid = fork();
+
+    CHECK(pid >= 0);
+    if (pid == 0)
+        for (volatile unsigned i = 0;; i++)
+            ;
+    return pid;
+}
+
+/* So many turns in vain of a thread that counts what it gives, or of one among several, which cannot: how
+ * often it was to give way. */
+static unsigned wait_for(struct ivc_crowd *crowd, bool counts, unsigned turns)
+{
+    unsigned given = 0;
+
+    for (unsigned i = 0; i < turns; i++) {
+        if (ivc_crowd_is_due(crowd)) {
+            given++;
+            if (counts)
+                ivc_crowd_give_way(crowd, 0);
+            else
+                sched_yield();
+        }
+        ivc_crowd_turn(crowd, false);
+    }
+    return given;
+}
+
+/* One that never gives its processor away is given way to, and nobody when it is gone. */
+static void meet_rival(bool counts)
+{
+    enum { ENOUGH = 40, TURNS = 2048, PATIENCE_MS = 25000 };     /* more than once in a row, and a look for sure */
+    struct ivc_crowd crowd = { 0 };
+    uint64_t end = ivc_now_ms() + PATIENCE_MS;
+    unsigned given = 0;
+    cpu_set_t one;
+    pid_t rival;
+
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    rival = start_rival();
+    while (given < ENOUGH && ivc_now_ms() < end)
+        given += wait_for(&crowd, counts, TURNS);
+    check_kill(rival);
+    CHECK_THAT(given >= ENOUGH, "gave way %u times", given);
+    /* Others may want it for a moment. */
+    end = ivc_now_ms() + PATIENCE_MS;
+    while ((given = wait_for(&crowd, counts, TURNS)) > 0 && ivc_now_ms() < end)
+        ;
+    CHECK_THAT(given == 0, "gave way %u times in %d turns to nobody", given, TURNS);
+}
+
+static void test_crowd(void)
+{
+    meet_rival(true);
+}
+
+static void test_crowd_threads(void)
+{
+    meet_rival(false);
+}
+
 static const struct check_case cases[] = {
     { "arithmetic", test_arithmetic, 0 },
     { "sizes from the environment", test_env_size, 0 },
@@ -161,5 +230,7 @@ static const struct check_case cases[] = {
     { "first line of a file", test_read_line, 0 },
     { "error lines", test_errors, 0 },
     { "copies of every length", test_copy, 0 },
+    { "somebody wants the processor", test_crowd, 0 },
+    { "... of one thread among several", test_crowd_threads, 0 },
 };
 CHECK_MAIN(cases)
