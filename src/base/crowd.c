@@ -1,6 +1,7 @@
 /* Who waits for our processor: see crowd.h. */
 #include "base/crowd.h"
 
+#include "base/timed.h"
 #include "base/util.h"
 
 #include <sched.h>
@@ -9,7 +10,6 @@
 enum {
     TURNS_PER_LOOK = 1024,      /* some 30 us, of which a look takes one; */
     LOOK_PART = 32,             /* where it takes longer, no greater part of the time either */
-    LOOK_CYCLES_MIN = 256,      /* less than any look costs */
     YIELDS_PER_LOOK = 32,       /* if none of them led to anybody, it was somebody who is gone */
     YIELD_CYCLES = 2048,        /* more than one that leads nowhere: what takes longer counts as several */
     OUR_PART = 2,               /* of what was taken at once */
@@ -22,8 +22,7 @@ static void look(struct ivc_crowd *crowd)
     int r = getrusage(RUSAGE_THREAD, &usage);
 
     crowd->looked_at = ivc_cycles();
-    /* One that lasted far longer than the others was none: the processor was away. */
-    crowd->look_cost = IVC_MIN(crowd->looked_at - start, 2 * crowd->look_cost + LOOK_CYCLES_MIN);
+    crowd->look_cost = ivc_timed_cost(crowd->look_cost, crowd->looked_at - start);
     if (r != 0 || usage.ru_nivcsw == crowd->switches)
         return;
     crowd->switches = usage.ru_nivcsw;

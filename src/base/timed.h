@@ -47,4 +47,13 @@ static inline uint32_t ivc_timed_pause(uint32_t pause, bool same_answer, uint32_
     return same_answer ? IVC_MIN(IVC_MAX(2 * pause, least), most) : least;
 }
 
+/* What something takes that is done now and then: it took so many cycles, and `before` by what was answered last (0: it
+ * is the first time).  Once far longer than the other times was none of them: the processor was away. */
+static inline uint64_t ivc_timed_cost(uint64_t before, uint64_t took)
+{
+    enum { LEAST = 256 };       /* less than any system call takes */
+
+    return IVC_MIN(took, 2 * before + LEAST);
+}
+
 #endif

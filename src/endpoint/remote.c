@@ -2,6 +2,7 @@
 #include "endpoint/remote.h"
 
 #include "base/error.h"
+#include "base/timed.h"
 #include "base/util.h"
 
 #include <errno.h>
@@ -39,7 +40,6 @@ struct greeting {
 enum {
     LOOK_EVERY = 8,             /* turns, of which one reads the clock: powers of two */
     LOOK_EVERY_ALONE = 32,      /* nobody is known to be out there */
-    LOOK_CYCLES_MIN = 256,      /* less than any look costs */
     LIES_MAX = 16,
 };
 
@@ -404,8 +404,7 @@ static void on_down(void *arg, struct ivc_route *route, const char *reason)
  */
 static void plan_next_look(struct ivc_endpoint *endpoint, uint64_t start, uint64_t end)
 {
-    /* A look that lasted far longer than the others was none: this process stood still. */
-    uint64_t cost = IVC_MIN(end - start, 2 * endpoint->network_cost + LOOK_CYCLES_MIN);
+    uint64_t cost = ivc_timed_cost(endpoint->network_cost, end - start);
 
     endpoint->network_cost = cost;
     endpoint->network_looked = end;
@@ -442,7 +441,8 @@ int ivc_remote_poll(struct ivc_endpoint *endpoint)
     uint64_t start;
     int n;
 
-    if (memory && endpoint->turn % every != 0 && !endpoint->network_busy)
+    /* A mask: the compiler makes a division of what is left by one of two numbers, and that in every turn. */
+    if (memory && (endpoint->turn & (every - 1)) != 0 && !endpoint->network_busy)
         return 0;
     start = memory ? ivc_cycles() : 0;
     /* Relaxed: a hint; whoever set it calls progress until we have looked. */
