@@ -94,8 +94,8 @@ static int component_register(void)
     /* Above vader and self (64 Ki): where memory is shared this is the path, in one guest too. */
     btl->btl_exclusivity = MCA_BTL_EXCLUSIVITY_HIGH + 1;
     btl->btl_flags = MCA_BTL_FLAGS_SEND;
-    /* 16 KiB of data: asking takes longer than the receiver's copy on the way, which it needs (btl_ivc_receive.c). */
-    btl->btl_eager_limit = 16 * 1024 + IVC_BTL_HEADER_MAX;
+    /* 8 KiB of data: asking takes longer than the copy on the way, which the receiver of such a packet needs. */
+    btl->btl_eager_limit = 8 * 1024 + IVC_BTL_HEADER_MAX;
     /* Of what is longer: the receiver answers when it has copied that. */
     btl->btl_rndv_eager_limit = 256;
     btl->btl_max_send_size = 32 * 1024;

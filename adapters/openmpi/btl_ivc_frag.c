@@ -218,6 +218,15 @@ static struct ivc_btl_frag *prepare_packed(struct mca_btl_base_endpoint_t *endpo
     return frag;
 }
 
+/* The first bytes of a message that ob1 announces, which would all fit into the packet that announces it.  ob1 counts what
+ * it finds in a descriptor, here and at the receiver's, and sends as much of it afterwards as is left. */
+static bool goes_whole(const mca_btl_base_module_t *btl, const opal_convertor_t *convertor, size_t reserve,
+                       uint32_t flags)
+{
+    return convertor->bConverted == 0 && (flags & MCA_BTL_DES_FLAGS_PRIORITY) != 0
+           && reserve + convertor->local_size <= btl->btl_max_send_size;
+}
+
 mca_btl_base_descriptor_t *ivc_btl_prepare_src(mca_btl_base_module_t *btl,
                                                struct mca_btl_base_endpoint_t *endpoint,
                                                opal_convertor_t *convertor, uint8_t order,
@@ -228,7 +237,9 @@ mca_btl_base_descriptor_t *ivc_btl_prepare_src(mca_btl_base_module_t *btl,
     (void) order;
     if (OPAL_UNLIKELY(ivc_btl_queue_full(endpoint)))
         return NULL;
-    if (reserve + *size > btl->btl_max_send_size)
+    if (goes_whole(btl, convertor, reserve, flags))
+        *size = convertor->local_size;
+    else if (reserve + *size > btl->btl_max_send_size)
         *size = btl->btl_max_send_size - reserve;
     if (!opal_convertor_need_buffers(convertor))
         frag = prepare_in_place(endpoint, convertor, reserve, size, flags);

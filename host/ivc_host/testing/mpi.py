@@ -213,6 +213,17 @@ def _lent(run: Run, where: Path) -> None:
         run.check(f"{what}: they are read in place", in_place, done.stdout)
 
 
+def _whole(run: Run, where: Path) -> None:
+    """What one packet has room for takes two of them, the message and the answer, and no announcement before."""
+    rounds = 1000  # of single messages and as many again at a time, each to and fro
+    words = ["--test", "latency", "--sizes", "24K-24K", "--iterations", str(rounds), "--warmup", "1"]
+    env = {**environment(str(where)), **SELECTIONS["btl ivc,self"]}
+    done = _mpirun(run, 2, [str(paths.build() / "bench" / "bench_mpi"), *words], env)
+    sent = [int(m[5]) for m in _STATS.finditer(done.stdout)]
+    good = len(sent) == 2 and all(4 * rounds <= packets < 4.5 * rounds for packets in sent)
+    run.check("24 KiB: announced in one piece", done.returncode == 0 and good, done.stdout)
+
+
 def _two_jobs(run: Run, where: Path) -> None:
     words = ["mpirun", "--oversubscribe", "-np", "2", program("integrity"), "--seconds", "4"]
     env = {**os.environ, **environment(str(where))}
@@ -273,6 +284,7 @@ def host(run: Run) -> None:
         _provider(run, where)
         _windows(run, where)
         _lent(run, where)
+        _whole(run, where)
         _two_jobs(run, where)
         _killed_rank(run, where)
     _without_region(run)
