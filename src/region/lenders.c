@@ -21,6 +21,7 @@ static struct {
     struct ivc_region *first;
     ivc_find_lent_fn *other;
     bool looked;                /* for `other` */
+    atomic_bool none;           /* nobody has lent anything, as far as a search needs to know */
 } lenders = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* The region's place in the list, or the end. */
@@ -40,6 +41,7 @@ void ivc_lenders_add(struct ivc_region *region)
     pthread_mutex_lock(&lenders.lock);
     place = place_of(region);
     *place = region;
+    ivc_store_relaxed(&lenders.none, false);
     pthread_mutex_unlock(&lenders.lock);
 }
 
@@ -76,6 +78,9 @@ bool ivc_region_find_lent(const void *memory, uint64_t size, void *scope,
     ivc_find_lent_fn *other;
     bool found;
 
+    /* Relaxed: whoever asks for memory that was lent has got it since, so he sees the store in ivc_lenders_add(). */
+    if (ivc_load_relaxed(&lenders.none))
+        return false;
     pthread_mutex_lock(&lenders.lock);
     if (!lenders.looked) {
         void *symbol = dlsym(scope, TEXT(IVC_FIND_LENT));
@@ -85,6 +90,7 @@ bool ivc_region_find_lent(const void *memory, uint64_t size, void *scope,
     }
     other = lenders.other;
     found = find_own((uintptr_t)memory, size, ret_place);
+    ivc_store_relaxed(&lenders.none, !lenders.first && !other);
     pthread_mutex_unlock(&lenders.lock);
     return found || (other && other(memory, size, ret_place));
 }

@@ -135,6 +135,8 @@ static void test_found(void)
     CHECK(!ivc_region_find_lent(memory, 1, NULL, &place));
     ivc_region_free(other);
     CHECK(!ivc_region_find_lent(again, 1, NULL, &place));
+    CHECK_EQ(ivc_region_lend(reader, 1, &again), 0);        /* after nobody had lent anything */
+    CHECK(ivc_region_find_lent(again, 1, NULL, &place));
     ivc_region_free(reader);
     ivc_region_free(lender);
 }
