@@ -10,6 +10,12 @@
 enum {
     FIRST_SHARE_CHUNKS = 2,
     REFUSALS = 10000,       /* a millisecond or so of asking in vain */
+
+    /* Bytes of a share in front of its first chunk.  A load waits for a store that is under way to an address with the
+     * same place in a page, and large pieces of users' memory mostly begin where a page does: so chunks begin in its
+     * middle, and both copies' loads and stores stay half a page apart.  (All chunks: they follow each other without a
+     * gap, so that what the processor fetches in advance behind the last line of one is the next one's.) */
+    LEAD = 2048,
 };
 
 int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t slot, uint32_t chunk_size,
@@ -75,7 +81,7 @@ int ivc_pool_grow(struct ivc_pool *pool)
     if (pool->n_shares > 0 && !region_is_roomy(pool, (uint64_t)wanted * pool->chunk_size))
         return IVC_E_FULL;
     for (; wanted > 0; wanted /= 2) {
-        r = ivc_region_share(pool->region, pool->slot, (uint64_t)wanted * pool->chunk_size, share);
+        r = ivc_region_share(pool->region, pool->slot, LEAD + (uint64_t)wanted * pool->chunk_size, share);
         if (r == 0)
             break;
     }
@@ -157,7 +163,7 @@ void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret
                       uint64_t *ret_offset)
 {
     uint32_t share = pool->share_of[chunk];
-    uint64_t offset = (uint64_t)(chunk - pool->first_chunk[share]) * pool->chunk_size;
+    uint64_t offset = LEAD + (uint64_t)(chunk - pool->first_chunk[share]) * pool->chunk_size;
 
     *ret_share = share + 1;
     *ret_offset = offset;

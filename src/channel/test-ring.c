@@ -92,7 +92,8 @@ static void send_in_chunk(struct pair *pair, uint32_t chunk, uint64_t number, si
 
     fill(number, len);
     memcpy(ivc_pool_memory(&pair->pool, chunk, &share, &offset), bytes, len);
-    CHECK_EQ(offset % pair->pool.chunk_size, 0);
+    CHECK_EQ(offset % pair->pool.chunk_size, 2048);         /* they begin in the middle of a page */
+    CHECK(offset + pair->pool.chunk_size <= pair->pool.shares[share - 1].size);
     CHECK_EQ(ivc_tx_send_chunk(&pair->tx, (uint8_t)number, chunk, len), 0);
 }
 
@@ -361,7 +362,7 @@ static void test_chunks(void)
 /* Within one turn: a sender whose chunks are all under way is not kept until all of them were read. */
 static void test_chunks_come_back(void)
 {
-    enum { CHUNK = 4096, CHUNKS = 16, QUARTER = CHUNKS / 4 + 1 };   /* a packet's first bytes are in its slot */
+    enum { CHUNK = 16384, CHUNKS = 16, QUARTER = CHUNKS / 4 + 1 };      /* shares are a little larger than their chunks */
     struct pair pair;
     uint32_t chunk;
 
