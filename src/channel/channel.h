@@ -26,6 +26,11 @@
 #include <string.h>
 #include <sys/uio.h>
 
+struct ivc_tx_chunk {
+    uint64_t at;                /* of the slot that refers to it */
+    uint32_t chunk;
+};
+
 struct ivc_tx {
     /* What every send touches. */
     char *slots;
@@ -43,20 +48,20 @@ struct ivc_tx {
     uint32_t short_lap;         /* slots after which one whose packets are all read begins anew */
     uint64_t look_at;           /* where that is to be looked at next */
     struct ivc_doorbell bell;
-    uint32_t *records;          /* by slot: IVC_CHUNK_NONE, IVC_RECORD_INNER, or a chunk to give back */
+    bool *is_inner;             /* by slot: it is not a packet's first, and its first word may look like anything */
 
     struct ivc_region *region;
     struct ivc_pool *pool;
     uint32_t slot;              /* the receiver's */
     uint32_t generation;        /* the receiver's */
-    uint32_t chunks_out;        /* chunks that the receiver has not read yet */
+    /* Chunks that the receiver has not read yet, as far as we know: so many, from the first on, in a circle of
+     * n_slots places. */
+    struct ivc_tx_chunk *chunks;
+    uint32_t first_out, chunks_out;
     uint32_t announced;         /* bit per share of the pool: the receiver knows it */
     struct ivc_fill fill;
     struct ivc_share share;     /* the ring's memory */
 };
-
-/* The slot is not a packet's first: its first word may look like anything. */
-#define IVC_RECORD_INNER (IVC_CHUNK_NONE - 1)
 
 struct ivc_rx_share {
     const char *memory;
@@ -106,6 +111,8 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
                    const struct ivc_tx_options *options, const struct ivc_share *share,
                    struct ivc_tx *ret_tx);
 void ivc_tx_close(struct ivc_tx *tx);
+/* Only what is private: the region takes its memory back by itself. */
+void ivc_tx_forget(struct ivc_tx *tx);
 
 /*
  * The packets of which the receiver has not said that it has read them.  Calls `fn` for each, in order, with
@@ -156,22 +163,20 @@ static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
 /* Makes the packet at tail, of `n` slots before the ring's end, valid.  False: the receiver is to be told by its
  * bell. */
 static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
-                                 enum ivc_slot_kind kind, uint32_t n, uint32_t chunk)
+                                 enum ivc_slot_kind kind, uint32_t n)
 {
     uint32_t next = tx->at + n, ahead;
     uint64_t word = ivc_slot_word(tx->stamp, len, tag, kind);
 
-    if (chunk != IVC_CHUNK_NONE)    /* which it says else: see free_read_slots() and below */
-        tx->records[tx->at] = chunk;
     if (next == tx->n_slots) {
         next = 0;
         tx->stamp = ivc_stamp_after(tx->stamp);
     }
-    if (__builtin_expect(tx->records[next] == IVC_RECORD_INNER, 0)) {
+    if (__builtin_expect(tx->is_inner[next], 0)) {
         /* Free, too: what the receiver has not read begins with a packet.  Relaxed: published with the
          * packet in front of it. */
         ivc_store_relaxed((ivc_atomic_u64 *)(tx->slots + ((size_t)next << tx->shift)), 0);
-        tx->records[next] = IVC_CHUNK_NONE;
+        tx->is_inner[next] = false;
     }
     /* Release: pairs with the acquire in ivc_rx_peek(); the packet's other bytes, and the chunk's, are
      * visible before the stamp. */
@@ -188,9 +193,9 @@ static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, ui
 }
 
 static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
-                                  enum ivc_slot_kind kind, uint32_t n, uint32_t chunk)
+                                  enum ivc_slot_kind kind, uint32_t n)
 {
-    if (!ivc_tx_commit(tx, slot, len, tag, kind, n, chunk))
+    if (!ivc_tx_commit(tx, slot, len, tag, kind, n))
         ivc_doorbell_ring(&tx->bell);
 }
 
@@ -209,7 +214,7 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
         ivc_copy_short(IVC_COPY_IN, to, iov[i].iov_base, iov[i].iov_len);
         to += iov[i].iov_len;
     }
-    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, 1, IVC_CHUNK_NONE);
+    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, 1);
     return 0;
 }
 
@@ -221,7 +226,7 @@ static inline bool ivc_tx_send_short(struct ivc_tx *tx, uint8_t tag, const char 
 
     ivc_copy_short(IVC_COPY_IN, to, head, head_len);
     ivc_copy_short(IVC_COPY_IN, to + head_len, bytes, len);
-    return ivc_tx_commit(tx, slot, (uint32_t)(head_len + len), tag, IVC_SLOT_INLINE, 1, IVC_CHUNK_NONE);
+    return ivc_tx_commit(tx, slot, (uint32_t)(head_len + len), tag, IVC_SLOT_INLINE, 1);
 }
 
 /* Maps the ring that the member has made for us.  IVC_E_GONE when it has not (yet); -EBADMSG when

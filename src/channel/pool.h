@@ -13,10 +13,7 @@
 #include "channel/layout.h"
 #include "region/region.h"
 
-enum {
-    IVC_CHUNK_NONE = UINT32_MAX,
-    IVC_CHUNK_SIZE_DEFAULT = 32 * 1024,
-};
+enum { IVC_CHUNK_SIZE_DEFAULT = 32 * 1024 };
 
 struct ivc_pool {
     struct ivc_region *region;

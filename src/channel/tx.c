@@ -104,11 +104,10 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
     header.after = options->after;
     memcpy(tx.share.memory, &header, sizeof header);
     attach(&tx, &header);
-    tx.records = malloc(header.n_slots * sizeof *tx.records);
-    for (uint32_t i = 0; tx.records && i < header.n_slots; i++)
-        tx.records[i] = IVC_CHUNK_NONE;
-    r = tx.records ? ivc_region_doorbell(region, options->slot, &tx.bell)
-                   : ivc_error_set(-ENOMEM, "ring: out of memory");
+    tx.is_inner = calloc(header.n_slots, sizeof *tx.is_inner);
+    tx.chunks = calloc(header.n_slots, sizeof *tx.chunks);
+    r = tx.is_inner && tx.chunks ? ivc_region_doorbell(region, options->slot, &tx.bell)
+                                 : ivc_error_set(-ENOMEM, "ring: out of memory");
     if (r != 0) {
         ivc_tx_close(&tx);
         return r;
@@ -118,32 +117,32 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
     return 0;
 }
 
-static void free_read_slots(struct ivc_tx *tx, uint64_t head);
+static void give_back_chunks(struct ivc_tx *tx, uint64_t head);
+
+void ivc_tx_forget(struct ivc_tx *tx)
+{
+    free(tx->is_inner);
+    free(tx->chunks);
+}
 
 void ivc_tx_close(struct ivc_tx *tx)
 {
     if (!tx->share.memory)
         return;
-    if (tx->records)
-        free_read_slots(tx, tx->tail);
+    give_back_chunks(tx, tx->tail);
     ivc_region_unshare(tx->region, &tx->share);
-    free(tx->records);
+    ivc_tx_forget(tx);
     *tx = (struct ivc_tx){ 0 };
 }
 
-/* Gives back what the slots before `head` hold. */
-static void free_read_slots(struct ivc_tx *tx, uint64_t head)
+/* Those to which slots before `head` refer. */
+static void give_back_chunks(struct ivc_tx *tx, uint64_t head)
 {
-    for (uint64_t at = tx->head; tx->chunks_out > 0 && at < head; at++) {
-        uint32_t *record = &tx->records[at % tx->n_slots];
-
-        if (*record < IVC_RECORD_INNER) {
-            ivc_pool_put(tx->pool, *record);
-            *record = IVC_CHUNK_NONE;
-            tx->chunks_out--;
-        }
+    while (tx->chunks_out > 0 && tx->chunks[tx->first_out].at < head) {
+        ivc_pool_put(tx->pool, tx->chunks[tx->first_out].chunk);
+        tx->first_out = tx->first_out + 1 == tx->n_slots ? 0 : tx->first_out + 1;
+        tx->chunks_out--;
     }
-    tx->head = head;
 }
 
 int ivc_tx_refresh(struct ivc_tx *tx)
@@ -160,7 +159,8 @@ int ivc_tx_refresh(struct ivc_tx *tx)
     if (peer_head - tx->head > tx->tail - tx->head)
         return ivc_error_set(-EBADMSG, "member %u says it has read packets that were never sent; its "
                              "process is damaged or was replaced", tx->slot);
-    free_read_slots(tx, peer_head);
+    give_back_chunks(tx, peer_head);
+    tx->head = peer_head;
     return 0;
 }
 
@@ -189,7 +189,7 @@ static void skip(struct ivc_tx *tx)
 {
     uint32_t gap = tx->n_slots - tx->at;
 
-    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, 0, IVC_SLOT_SKIP, gap, IVC_CHUNK_NONE);
+    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, 0, IVC_SLOT_SKIP, gap);
 }
 
 /* Room for `n` more slots. */
@@ -261,8 +261,8 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     slot = ivc_tx_tail_slot(tx);
     gather_split(slot, iov, n_iov);
     for (uint32_t i = 1; i < n; i++)
-        tx->records[tx->at + i] = IVC_RECORD_INNER;
-    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n, IVC_CHUNK_NONE);
+        tx->is_inner[tx->at + i] = true;
+    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
     return 0;
 }
 
@@ -288,8 +288,17 @@ static void announce_share(struct ivc_tx *tx, uint32_t share)
 
     write_ref(slot, share, 0, memory->handle);
     memcpy(slot + IVC_SLOT_HEAD_AT, &memory->size, sizeof memory->size);
-    ivc_tx_publish(tx, slot, sizeof memory->size, 0, IVC_SLOT_SHARE, 1, IVC_CHUNK_NONE);
+    ivc_tx_publish(tx, slot, sizeof memory->size, 0, IVC_SLOT_SHARE, 1);
     tx->announced |= 1u << share;
+}
+
+/* The slot at tail refers to it. */
+static void note_chunk(struct ivc_tx *tx, uint32_t chunk)
+{
+    uint32_t last = tx->first_out + tx->chunks_out;
+
+    tx->chunks[last < tx->n_slots ? last : last - tx->n_slots] = (struct ivc_tx_chunk){ tx->tail, chunk };
+    tx->chunks_out++;
 }
 
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len)
@@ -308,8 +317,8 @@ int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len
     slot = ivc_tx_tail_slot(tx);
     memcpy(slot + IVC_SLOT_HEAD_AT, memory, head_len);
     write_ref(slot, share, (uint32_t)len - head_len, offset + head_len);
-    tx->chunks_out++;
-    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1, chunk);
+    note_chunk(tx, chunk);
+    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
     return 0;
 }
 

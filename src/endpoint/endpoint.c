@@ -214,7 +214,7 @@ static void free_peers(struct ivc_endpoint *endpoint)
     for (unsigned i = 0; i < IVC_PEER_BUCKETS; i++)
         for (struct ivc_peer *peer = endpoint->by_id[i]; peer; peer = next) {
             next = peer->next;
-            free(peer->tx.records);
+            ivc_tx_forget(&peer->tx);
             ivc_backlog_free(&peer->unsent);
             ivc_backlog_free(&peer->unsure);
             ivc_backlog_free(&peer->unread);
