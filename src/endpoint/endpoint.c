@@ -12,6 +12,7 @@
 
 enum {
     RING_SIZE_DEFAULT = 16 * 1024,      /* 127 slots of 128 bytes */
+    RING_SIZE_ROOMY = 64 * 1024,        /* what is sent in a stream is ahead of its receiver by that much */
     RING_SIZE_MIN = 2048,
     RING_SIZE_MAX = 1 << 28,
     CHUNK_SIZE_MIN = 4096,
@@ -23,7 +24,7 @@ enum {
 static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options,
                          uint64_t *ret_chunk_size)
 {
-    uint64_t ring_size = RING_SIZE_DEFAULT, segment_size = IVC_SLOT_SIZE_DEFAULT;
+    uint64_t ring_size = 0, segment_size = IVC_SLOT_SIZE_DEFAULT;
     int r = 0;
 
     *ret_chunk_size = IVC_CHUNK_SIZE_DEFAULT;
@@ -46,6 +47,9 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
         r = ivc_env_number("IVC_LINGER_MS", "milliseconds", 0, LINGER_MS_MAX, &endpoint->linger_ms);
     if (r < 0)
         return r;
+    endpoint->ring_size_roomy = ring_size > 0 ? (uint32_t)ring_size : RING_SIZE_ROOMY;
+    if (ring_size == 0)
+        ring_size = RING_SIZE_DEFAULT;
     if (ring_size < RING_SIZE_MIN || ring_size > RING_SIZE_MAX)
         return ivc_error_set(-EINVAL, "ring size %" PRIu64 ": must be from %d to %d bytes", ring_size,
                              RING_SIZE_MIN, RING_SIZE_MAX);

@@ -263,6 +263,41 @@ int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address
     return r;
 }
 
+/*
+ * A longer ring makes streams of messages of 512 bytes and more faster, up to 64 KiB, but 1,024 members cannot all
+ * have such.  So it is as long as all pairs can have in an eighth of the region.
+ */
+static uint32_t ring_size(const struct ivc_endpoint *endpoint)
+{
+    const struct ivc_region *region = endpoint->home.region;
+    uint32_t size = endpoint->ring_size_roomy;
+    uint64_t n;
+
+    if (!ivc_region_shares_with_all(region))
+        return endpoint->ring_size;     /* pages for one other member are much scarcer */
+    n = IVC_MAX((uint64_t)endpoint->expected_peers + 1, (uint64_t)ivc_region_count_members(region));
+    while (size > endpoint->ring_size && n * (n - 1) * size > ivc_region_size(region) / 8)
+        size /= 2;
+    return size;
+}
+
+/* Memory in one piece there may be for a short ring only. */
+static int open_ring(struct ivc_endpoint *endpoint, struct ivc_peer *peer, struct ivc_pool *pool,
+                     struct ivc_tx_options *options)
+{
+    struct ivc_region *region = endpoint->home.region;
+    int r;
+
+    if (ivc_region_is_scarce(region))
+        return IVC_E_NOSPACE;
+    options->ring_size = ring_size(endpoint);
+    r = ivc_tx_open(region, pool, options, &peer->tx);
+    if (r != IVC_E_NOSPACE || options->ring_size == endpoint->ring_size)
+        return r;
+    options->ring_size = endpoint->ring_size;
+    return ivc_tx_open(region, pool, options, &peer->tx);
+}
+
 static int open_last_resort(struct ivc_endpoint *endpoint, struct ivc_peer *peer, struct ivc_pool *pool,
                             struct ivc_tx_options *options)
 {
@@ -284,7 +319,7 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     struct ivc_residence *home = &endpoint->home;
     struct ivc_tx_options options = {
         .slot = peer->member.slot, .generation = peer->member.generation,
-        .ring_size = endpoint->ring_size, .slot_size = endpoint->segment_size,
+        .slot_size = endpoint->segment_size,
         .after = peer->remote_sent,
     };
     struct ivc_pool *pool;
@@ -296,8 +331,7 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     pool = ivc_residence_pool(home, options.slot);
     if (!pool)
         return -ENOMEM;
-    r = ivc_region_is_scarce(home->region) ? IVC_E_NOSPACE
-        : ivc_tx_open(home->region, pool, &options, &peer->tx);
+    r = open_ring(endpoint, peer, pool, &options);
     if (r == IVC_E_NOSPACE) {
         bool coming = ivc_region_memory_is_coming(home->region);
 

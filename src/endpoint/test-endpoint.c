@@ -64,15 +64,20 @@ static void on_arrival(void *arg, struct ivc_peer *peer)
     ((struct node *)arg)->arrivals++;
 }
 
-static void node_open(struct node *node, const char *path, uint32_t client_id)
+static void node_open_among(struct node *node, const char *path, uint32_t client_id, uint32_t expected_peers)
 {
     struct ivc_endpoint_options options = {
-        .region = path, .magic_id = 5, .client_id = client_id, .on_packet = on_packet,
-        .on_gone = on_gone, .on_arrival = on_arrival, .arg = node,
+        .region = path, .magic_id = 5, .client_id = client_id, .expected_peers = expected_peers,
+        .on_packet = on_packet, .on_gone = on_gone, .on_arrival = on_arrival, .arg = node,
     };
 
     memset(node, 0, sizeof *node);
     CHECK_THAT(ivc_endpoint_open(&options, &node->endpoint) == 0, "%s", ivc_error_text());
+}
+
+static void node_open(struct node *node, const char *path, uint32_t client_id)
+{
+    node_open_among(node, path, client_id, 0);
 }
 
 static void node_close(struct node *node)
@@ -225,6 +230,68 @@ static void test_short_packets(void)
     b.packets = 0;
     ivc_endpoint_progress(b.endpoint);
     CHECK(b.packets > 0);
+    node_close(&a);
+    node_close(&b);
+}
+
+/* Short packets of which nothing is read. */
+static unsigned count_to_full(struct node *from, struct ivc_peer *peer)
+{
+    unsigned n = 0;
+
+    while (ivc_endpoint_send(from->endpoint, peer, 9, &(struct iovec){ payload, 8 }, 1) == 0)
+        n++;
+    return n;
+}
+
+/* The rings of all pairs take no more than an eighth of the region, and none is shorter for that than it is for many. */
+static void test_ring_sizes(void)
+{
+    static const struct { unsigned size_mib, expected_peers, members; const char *asked; unsigned slots; } rows[] = {
+        { 16, 0, 2, "", 511 }, { 16, 1, 2, "", 511 }, { 16, 5, 2, "", 511 }, { 16, 6, 2, "", 255 },
+        { 16, 7, 2, "", 255 }, { 16, 11, 2, "", 127 }, { 16, 63, 2, "", 127 }, { 16, 0, 7, "", 255 },
+        { 16, 0, 12, "", 127 }, { 256, 15, 2, "", 511 }, { 16, 63, 2, "32K", 255 }, { 16, 1, 2, "16K", 127 },
+    };
+    static struct node others[10];
+
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *path = check_file(0, rows[i].size_mib << 20);
+        unsigned n;
+
+        setenv("IVC_RING_SIZE", rows[i].asked, 1);
+        node_open_among(&a, path, 1, rows[i].expected_peers);
+        node_open_among(&b, path, 2, rows[i].expected_peers);
+        for (unsigned k = 2; k < rows[i].members; k++)
+            node_open(&others[k - 2], path, 1 + k);
+        n = count_to_full(&a, connect_to(&a, &b));
+        CHECK_THAT(n == rows[i].slots, "row %u: %u packets", i, n);
+        CHECK_EQ(ivc_endpoint_eager_max(a.endpoint), rows[i].asked[0] == '3' ? 85 * 128 - 8 : 42 * 128 - 8);
+        for (unsigned k = 2; k < rows[i].members; k++)
+            node_close(&others[k - 2]);
+        node_close(&a);
+        node_close(&b);
+    }
+    unsetenv("IVC_RING_SIZE");
+}
+
+/* Half of the region is free, but in pieces of 20 KiB, and of what was left between them. */
+static void test_ring_in_pieces(void)
+{
+    static struct ivc_share shares[SIZE / (20 << 10)];
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *region;
+    unsigned n = 0;
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    region = ivc_endpoint_region(a.endpoint);
+    while (ivc_region_share(region, IVC_SLOT_ANY, 20 << 10, &shares[n]) == 0)
+        n++;
+    for (unsigned i = 0; i < n; i += 2)
+        ivc_region_unshare(region, &shares[i]);
+    CHECK_EQ(count_to_full(&a, connect_to(&a, &b)), 127);
+    for (unsigned i = 1; i < n; i += 2)
+        ivc_region_unshare(region, &shares[i]);
     node_close(&a);
     node_close(&b);
 }
@@ -845,6 +912,8 @@ static const struct check_case cases[] = {
     { "no room for a line", test_no_room_for_line, 0 },
     { "packets of every length", test_packets, 0 },
     { "short packets", test_short_packets, 0 },
+    { "rings as long as all pairs can have", test_ring_sizes, 0 },
+    { "no piece of memory for a long ring", test_ring_in_pieces, 0 },
     { "buffers that are kept for a while", test_spare_buffers, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },

@@ -48,6 +48,16 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
     return 0;
 }
 
+uint32_t ivc_region_count_members(const struct ivc_region *region)
+{
+    uint32_t n = 0;
+
+    /* Relaxed: a number, on which nothing rests. */
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
+        n += ivc_layout_phase(ivc_load_relaxed(&ivc_region_slot(region, slot)->state)) == IVC_PHASE_ACTIVE;
+    return n;
+}
+
 int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
                             bool *ret_left)
 {

@@ -129,6 +129,9 @@ uint32_t ivc_region_capacity(const struct ivc_region *region);
 /* Writes the member in `slot`; 0, or IVC_E_GONE when no living member is there. */
 int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc_member *ret_member);
 
+/* How many living members there are, at the moment. */
+uint32_t ivc_region_count_members(const struct ivc_region *region);
+
 /* Where a member is found, as its address tells: its slot in a window, else its domain. */
 uint32_t ivc_region_place(const struct ivc_region *region);
 /* The member that was there, under that generation; IVC_E_GONE. */
