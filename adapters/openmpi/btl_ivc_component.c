@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "opal/mca/base/mca_base_var.h"
 #include "opal/mca/btl/base/base.h"
@@ -18,6 +19,13 @@
 
 #include "base/error.h"
 #include "base/util.h"
+
+/* Of a message that goes at once: its receiver has to copy it once more than one that waits for it.  Where more ranks
+ * than processors are on the node the receiver may have to be waited for. */
+enum {
+    EAGER_LIMIT = 4 * 1024 + IVC_BTL_HEADER_MAX,
+    EAGER_LIMIT_CROWDED = 16 * 1024 + IVC_BTL_HEADER_MAX,
+};
 
 static int component_register(void);
 static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progress_threads,
@@ -94,8 +102,7 @@ static int component_register(void)
     /* Above vader and self (64 Ki): where memory is shared this is the path, in one guest too. */
     btl->btl_exclusivity = MCA_BTL_EXCLUSIVITY_HIGH + 1;
     btl->btl_flags = MCA_BTL_FLAGS_SEND;
-    /* 8 KiB of data: asking takes longer than the copy on the way, which the receiver of such a packet needs. */
-    btl->btl_eager_limit = 8 * 1024 + IVC_BTL_HEADER_MAX;
+    btl->btl_eager_limit = EAGER_LIMIT;
     /* Of what is longer: the receiver answers when it has copied that. */
     btl->btl_rndv_eager_limit = 256;
     btl->btl_max_send_size = 32 * 1024;
@@ -130,26 +137,36 @@ static uint32_t client_of_process(void)
     return (job > 1 ? (job - 1) << IVC_BTL_RANK_BITS : 0) + OPAL_PROC_MY_NAME.vpid;
 }
 
-static uint32_t job_size(void)
+/* A number of processes of our job; 0: not known. */
+static uint32_t count_ranks(const char *which)
 {
     opal_process_name_t job = { OPAL_PROC_MY_NAME.jobid, OPAL_VPID_WILDCARD };
-    uint32_t size, *to = &size;
+    uint32_t n, *to = &n;
     int rc;
 
-    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, OPAL_PMIX_JOB_SIZE, &job, &to, OPAL_UINT32);
-    return rc == OPAL_SUCCESS && size > 0 ? size : UINT32_MAX;
+    OPAL_MODEX_RECV_VALUE_OPTIONAL(rc, which, &job, &to, OPAL_UINT32);
+    return rc == OPAL_SUCCESS ? n : 0;
+}
+
+/* More ranks than processors are on the node. */
+static bool is_crowded(void)
+{
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return processors > 0 && count_ranks(OPAL_PMIX_LOCAL_SIZE) > (unsigned long) processors;
 }
 
 static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
 {
     const struct ivc_btl_component *c = &mca_btl_ivc_component;
+    uint32_t n_ranks = count_ranks(OPAL_PMIX_JOB_SIZE);
     const struct ivc_endpoint_options options = {
         .region = c->region != NULL && c->region[0] != '\0' ? c->region : NULL,
         .magic_id = group_of_job(),
         .client_id = client_of_process(),
         .ring_size = c->ring_size,
         .segment_size = c->segment_size,
-        .expected_peers = job_size() == UINT32_MAX ? 0 : job_size() - 1,
+        .expected_peers = n_ranks > 0 ? n_ranks - 1 : 0,
         .threads = threads,
         .network = c->network,
         .moves = c->moves,
@@ -163,6 +180,16 @@ static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
     if (rc < 0)
         ivc_btl_say("open", "%s; Open MPI goes on with its other transports", ivc_error_text());
     return rc;
+}
+
+/* Whether somebody wants a parameter of ours to be what it is. */
+static bool is_set(const char *name)
+{
+    int variable = mca_base_var_find("opal", "btl", "ivc", name);
+    mca_base_var_source_t source = MCA_BASE_VAR_SOURCE_DEFAULT;
+
+    return variable >= 0 && mca_base_var_get_value(variable, NULL, &source, NULL) == OPAL_SUCCESS
+        && source != MCA_BASE_VAR_SOURCE_DEFAULT;
 }
 
 /* Brings one limit into [low, high]; says so when it was a person's wish. */
@@ -182,6 +209,8 @@ static void limits_check(struct ivc_btl_module *m)
     static const size_t low = 256;      /* a header of ob1 and some data */
     mca_btl_base_module_t *btl = &m->super;
 
+    if (!is_set("eager_limit") && is_crowded())
+        btl->btl_eager_limit = EAGER_LIMIT_CROWDED;
     limit_clamp("max_send_size", &btl->btl_max_send_size, low, m->packet_max);
     limit_clamp("eager_limit", &btl->btl_eager_limit, low, btl->btl_max_send_size);
     if (btl->btl_rndv_eager_limit > btl->btl_eager_limit)
