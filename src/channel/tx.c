@@ -8,6 +8,7 @@
 enum {
     AHEAD = 8,          /* slots; with fewer an answered message takes longer */
     SHORT_LAP = 4096,   /* bytes, of a ring whose receiver keeps pace */
+    FETCH_MAX = 2048,   /* bytes; with twice as many a stream of packets of 4 KiB takes longer */
 };
 
 /* As many slots as there is room for, and as there may be. */
@@ -244,6 +245,19 @@ static void gather_split(char *slot, const struct iovec *iov, unsigned n_iov)
     }
 }
 
+/* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
+ * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
+static void fetch_next(const struct ivc_tx *tx, uint32_t n)
+{
+    const char *end = tx->slots + ((size_t)tx->n_slots << tx->shift);
+    char *line = ivc_tx_tail_slot(tx);
+    uint32_t lines = IVC_MIN(n << tx->shift, (uint32_t)FETCH_MAX) / IVC_LINE;
+
+    if (tx->at >= tx->short_lap + n)
+        for (uint32_t i = 0; i < lines && line < end; i++, line += IVC_LINE)
+            ivc_fetch_to_write(line);
+}
+
 /* In several slots. */
 static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov, size_t len)
 {
@@ -263,6 +277,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     for (uint32_t i = 1; i < n; i++)
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
+    fetch_next(tx, n);
     return 0;
 }
 
