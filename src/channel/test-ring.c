@@ -540,12 +540,12 @@ static unsigned send_packets(struct pair *pair, unsigned n, unsigned lag, const 
 /* The way that takes both less time is gone, the other tried ever less often; a change is noticed. */
 static void test_fill(void)
 {
-    enum { N = 1000000, FEW = N / 50, LAG = 200, FEW_SENT = 4000 };
+    enum { N = 1000000, FEW = N / 50, LAG = 100, FEW_SENT = 4000 };
     static const struct costs near = { { 600, 1200 }, { 650, 1500 } }, far = { { 4000, 1200 }, { 1300, 1600 } };
     static const struct costs alike = { { 1000, 900 }, { 1000, 950 } }, one_sided = { { 1500, 1200 }, { 1000, 4000 } };
     struct pair pair;
 
-    open_pair(&pair, 64 << 10, 64, 16 << 10, 4 << 20);
+    open_pair(&pair, 64 << 10, 64, 32 << 10, 4 << 20);
     CHECK_THAT(send_packets(&pair, FEW_SENT, 1, &near) < FEW_SENT / 10, "few under way");
     CHECK_THAT(send_packets(&pair, N, LAG, &near) < FEW, "near");
     (void)send_packets(&pair, 200000, LAG, &far);
