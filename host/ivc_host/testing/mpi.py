@@ -224,6 +224,25 @@ def _whole(run: Run, where: Path) -> None:
     run.check("24 KiB: announced in one piece", done.returncode == 0 and good, done.stdout)
 
 
+def _crowded(run: Run, where: Path) -> None:
+    """More ranks than processors: 16 KiB go at once, in one packet, unless somebody wants it otherwise."""
+    what = "16 KiB among more ranks than processors"
+    ranks, size = os.sysconf("SC_NPROCESSORS_ONLN") + 1, 16 << 10
+    if ranks > 17:
+        run.skipped(what, f"{ranks - 1} processors: so many ranks are too many for a test")
+        return
+    words = ["--test", "latency", "--sizes", f"{size}-{size}", "--iterations", "200", "--warmup", "1"]
+    for limit, packets_each in ((None, 1), (4160, 2)):
+        env = {**environment(str(where)), **SELECTIONS["btl ivc,self"]}
+        if limit is not None:
+            env["OMPI_MCA_btl_ivc_eager_limit"] = str(limit)
+        done = _mpirun(run, ranks, [str(paths.build() / "bench" / "bench_mpi"), *words], env)
+        # Of the two ranks that exchange messages: packets in each.
+        each = [int(m[5]) * size / int(m[6]) for m in _STATS.finditer(done.stdout) if {m[1], m[3]} == {"0", "1"}]
+        good = len(each) == 2 and all(abs(n - packets_each) < 0.4 for n in each)
+        run.check(f"{what}, eager limit {limit or 'as it is'}", done.returncode == 0 and good, done.stdout)
+
+
 def _two_jobs(run: Run, where: Path) -> None:
     words = ["mpirun", "--oversubscribe", "-np", "2", program("integrity"), "--seconds", "4"]
     env = {**os.environ, **environment(str(where))}
@@ -285,6 +304,7 @@ def host(run: Run) -> None:
         _windows(run, where)
         _lent(run, where)
         _whole(run, where)
+        _crowded(run, where)
         _two_jobs(run, where)
         _killed_rank(run, where)
     _without_region(run)
