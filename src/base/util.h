@@ -21,6 +21,12 @@ static inline uint64_t ivc_align_up(uint64_t n, uint64_t power_of_two)
     return (n + power_of_two - 1) & ~(power_of_two - 1);
 }
 
+/* The place in a circle of `n`, less than twice round. */
+static inline uint32_t ivc_wrap(uint32_t at, uint32_t n)
+{
+    return at < n ? at : at - n;
+}
+
 static inline bool ivc_is_power_of_two(uint64_t n)
 {
     return n != 0 && (n & (n - 1)) == 0;

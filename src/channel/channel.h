@@ -17,6 +17,7 @@
 
 #include "base/copy.h"
 #include "base/error.h"
+#include "base/util.h"
 #include "channel/fill.h"
 #include "channel/layout.h"
 #include "channel/packet.h"
@@ -165,7 +166,7 @@ static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
 static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
                                  enum ivc_slot_kind kind, uint32_t n)
 {
-    uint32_t next = tx->at + n, ahead;
+    uint32_t next = tx->at + n;
     uint64_t word = ivc_slot_word(tx->stamp, len, tag, kind);
 
     if (next == tx->n_slots) {
@@ -183,8 +184,7 @@ static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, ui
     ivc_store_release((ivc_atomic_u64 *)slot, word);
     tx->at = next;
     tx->tail += n;
-    ahead = next + tx->ahead;
-    slot = tx->slots + ((size_t)(ahead < tx->n_slots ? ahead : ahead - tx->n_slots) << tx->shift);
+    slot = tx->slots + ((size_t)ivc_wrap(next + tx->ahead, tx->n_slots) << tx->shift);
     ivc_fetch_to_write(slot);
     if (len > IVC_SLOT_FIRST_LINE)
         ivc_fetch_to_write(slot + tx->second_line);     /* more such packets are to be expected */

@@ -103,7 +103,7 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
     if (r != 0)
         return r;
     *ret_chunk = pool->queue[pool->queue_first];
-    pool->queue_first = pool->queue_first + 1 == pool->queue_size ? 0 : pool->queue_first + 1;
+    pool->queue_first = ivc_wrap(pool->queue_first + 1, pool->queue_size);
     pool->n_free--;
     return 0;
 }
@@ -119,9 +119,7 @@ int ivc_pool_get_spare(struct ivc_pool *pool, uint32_t *ret_chunk)
 
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
 {
-    uint32_t at = pool->queue_first + pool->n_free;
-
-    pool->queue[at >= pool->queue_size ? at - pool->queue_size : at] = chunk;
+    pool->queue[ivc_wrap(pool->queue_first + pool->n_free, pool->queue_size)] = chunk;
     pool->n_free++;
 }
 

@@ -118,7 +118,15 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
     return 0;
 }
 
-static void give_back_chunks(struct ivc_tx *tx, uint64_t head);
+/* Those to which slots before `head` refer. */
+static void give_back_chunks(struct ivc_tx *tx, uint64_t head)
+{
+    while (tx->chunks_out > 0 && tx->chunks[tx->first_out].at < head) {
+        ivc_pool_put(tx->pool, tx->chunks[tx->first_out].chunk);
+        tx->first_out = ivc_wrap(tx->first_out + 1, tx->n_slots);
+        tx->chunks_out--;
+    }
+}
 
 void ivc_tx_forget(struct ivc_tx *tx)
 {
@@ -134,16 +142,6 @@ void ivc_tx_close(struct ivc_tx *tx)
     ivc_region_unshare(tx->region, &tx->share);
     ivc_tx_forget(tx);
     *tx = (struct ivc_tx){ 0 };
-}
-
-/* Those to which slots before `head` refer. */
-static void give_back_chunks(struct ivc_tx *tx, uint64_t head)
-{
-    while (tx->chunks_out > 0 && tx->chunks[tx->first_out].at < head) {
-        ivc_pool_put(tx->pool, tx->chunks[tx->first_out].chunk);
-        tx->first_out = tx->first_out + 1 == tx->n_slots ? 0 : tx->first_out + 1;
-        tx->chunks_out--;
-    }
 }
 
 int ivc_tx_refresh(struct ivc_tx *tx)
@@ -253,9 +251,10 @@ static void fetch_next(const struct ivc_tx *tx, uint32_t n)
     char *line = ivc_tx_tail_slot(tx);
     uint32_t lines = IVC_MIN(n << tx->shift, (uint32_t)FETCH_MAX) / IVC_LINE;
 
-    if (tx->at >= tx->short_lap + n)
-        for (uint32_t i = 0; i < lines && line < end; i++, line += IVC_LINE)
-            ivc_fetch_to_write(line);
+    if (tx->at < tx->short_lap + n)
+        return;
+    for (uint32_t i = 0; i < lines && line < end; i++, line += IVC_LINE)
+        ivc_fetch_to_write(line);
 }
 
 /* In several slots. */
@@ -310,9 +309,7 @@ static void announce_share(struct ivc_tx *tx, uint32_t share)
 /* The slot at tail refers to it. */
 static void note_chunk(struct ivc_tx *tx, uint32_t chunk)
 {
-    uint32_t last = tx->first_out + tx->chunks_out;
-
-    tx->chunks[last < tx->n_slots ? last : last - tx->n_slots] = (struct ivc_tx_chunk){ tx->tail, chunk };
+    tx->chunks[ivc_wrap(tx->first_out + tx->chunks_out, tx->n_slots)] = (struct ivc_tx_chunk){ tx->tail, chunk };
     tx->chunks_out++;
 }
 

@@ -273,8 +273,9 @@ static uint32_t ring_size(const struct ivc_endpoint *endpoint)
     uint32_t size = endpoint->ring_size_roomy;
     uint64_t n;
 
-    if (!ivc_region_shares_with_all(region))
-        return endpoint->ring_size;     /* pages for one other member are much scarcer */
+    /* There is nothing to choose; or pages for one other member are much scarcer. */
+    if (size == endpoint->ring_size || !ivc_region_shares_with_all(region))
+        return endpoint->ring_size;
     n = IVC_MAX((uint64_t)endpoint->expected_peers + 1, (uint64_t)ivc_region_count_members(region));
     while (size > endpoint->ring_size && n * (n - 1) * size > ivc_region_size(region) / 8)
         size /= 2;

@@ -213,12 +213,19 @@ def _lent(run: Run, where: Path) -> None:
         run.check(f"{what}: they are read in place", in_place, done.stdout)
 
 
+def _exchange(
+    run: Run, where: Path, ranks: int, size: int, rounds: int, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Messages between ranks 0 and 1 through the plug-in, `rounds` single ones and as many at a time, to and fro."""
+    words = ["--test", "latency", "--sizes", f"{size}-{size}", "--iterations", str(rounds), "--warmup", "1"]
+    env = {**environment(str(where)), **SELECTIONS["btl ivc,self"], **more}
+    return _mpirun(run, ranks, [str(paths.build() / "bench" / "bench_mpi"), *words], env)
+
+
 def _whole(run: Run, where: Path) -> None:
     """What one packet has room for takes two of them, the message and the answer, and no announcement before."""
-    rounds = 1000  # of single messages and as many again at a time, each to and fro
-    words = ["--test", "latency", "--sizes", "24K-24K", "--iterations", str(rounds), "--warmup", "1"]
-    env = {**environment(str(where)), **SELECTIONS["btl ivc,self"]}
-    done = _mpirun(run, 2, [str(paths.build() / "bench" / "bench_mpi"), *words], env)
+    rounds = 1000
+    done = _exchange(run, where, 2, 24 << 10, rounds)
     sent = [int(m[5]) for m in _STATS.finditer(done.stdout)]
     good = len(sent) == 2 and all(4 * rounds <= packets < 4.5 * rounds for packets in sent)
     run.check("24 KiB: announced in one piece", done.returncode == 0 and good, done.stdout)
@@ -231,16 +238,16 @@ def _crowded(run: Run, where: Path) -> None:
     if ranks > 17:
         run.skipped(what, f"{ranks - 1} processors: so many ranks are too many for a test")
         return
-    words = ["--test", "latency", "--sizes", f"{size}-{size}", "--iterations", "200", "--warmup", "1"]
-    for limit, packets_each in ((None, 1), (4160, 2)):
-        env = {**environment(str(where)), **SELECTIONS["btl ivc,self"]}
-        if limit is not None:
-            env["OMPI_MCA_btl_ivc_eager_limit"] = str(limit)
-        done = _mpirun(run, ranks, [str(paths.build() / "bench" / "bench_mpi"), *words], env)
+    cases: list[tuple[str, int, dict[str, str]]] = [
+        ("as it is", 1, {}),
+        ("4160", 2, {"OMPI_MCA_btl_ivc_eager_limit": "4160"}),
+    ]
+    for limit, packets_each, wanted in cases:
+        done = _exchange(run, where, ranks, size, 200, **wanted)
         # Of the two ranks that exchange messages: packets in each.
         each = [int(m[5]) * size / int(m[6]) for m in _STATS.finditer(done.stdout) if {m[1], m[3]} == {"0", "1"}]
         good = len(each) == 2 and all(abs(n - packets_each) < 0.4 for n in each)
-        run.check(f"{what}, eager limit {limit or 'as it is'}", done.returncode == 0 and good, done.stdout)
+        run.check(f"{what}, eager limit {limit}", done.returncode == 0 and good, done.stdout)
 
 
 def _two_jobs(run: Run, where: Path) -> None:
