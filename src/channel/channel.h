@@ -131,6 +131,14 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
 /* Sends `len` bytes of a chunk of the pool, which is given back when they have been read. */
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len);
 
+/*
+ * The same for `len` bytes gathered from `iov`, which are copied into a chunk that was got, and is given back when they
+ * have been read; it stays the caller's unless the answer is 0. A first piece of several, of IVC_SLOT_HEAD_MAX bytes
+ * at most, lies in the slot, and what follows begins where the chunk does.
+ */
+int ivc_tx_send_copy(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const struct iovec *iov, unsigned n_iov,
+                     size_t len);
+
 /* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
 static inline enum ivc_copy_side ivc_tx_copy_side(const struct ivc_tx *tx, size_t len)
 {

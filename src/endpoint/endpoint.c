@@ -105,7 +105,7 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
 
     if (r < 0)
         return r;
-    endpoint->packet_max = (uint32_t)chunk_size;
+    endpoint->packet_max = (uint32_t)chunk_size + IVC_LINE;     /* a payload of that size, and what precedes it */
     endpoint->id = ivc_random_id();
     ivc_residence_none(endpoint);
     r = find_region(endpoint, options);

@@ -149,14 +149,15 @@ uint32_t ivc_peer_client_id(const struct ivc_peer *peer);
 const char *ivc_peer_host(const struct ivc_peer *peer);
 bool ivc_peer_same_kernel(const struct ivc_peer *peer);    /* in the same guest as we are */
 
-/* Largest packet, and the largest one that ivc_endpoint_send() takes. */
+/* Largest packet, and the largest one that needs no chunk of its own. */
 size_t ivc_endpoint_packet_max(const struct ivc_endpoint *endpoint);
 size_t ivc_endpoint_eager_max(const struct ivc_endpoint *endpoint);
 
 /*
- * Sends one packet of at most eager_max bytes gathered from `iov`; the bytes are copied before it
+ * Sends one packet of at most packet_max bytes gathered from `iov`; the bytes are copied before it
  * returns.  IVC_E_FULL: nothing was sent, call progress and try again.  IVC_E_GONE: the peer died.
  * IVC_E_NOSPACE: the region has no memory for even a small ring to this peer.
+ * Above eager_max what follows a first piece of 40 bytes at most, a header, lies where a line begins.
  */
 int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                       const struct iovec *iov, unsigned n_iov);

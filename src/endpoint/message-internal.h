@@ -99,7 +99,7 @@ struct ivc_box {
 
 struct ivc_mailbox {
     struct ivc_endpoint *endpoint;
-    size_t eager_max, packet_max, offer_size;
+    size_t packet_max, offer_size;
     ivc_message_start_fn *on_start;
     ivc_message_done_fn *on_done;
     void *arg;
@@ -116,9 +116,6 @@ struct ivc_mailbox {
 struct ivc_box *ivc_box_hold(struct ivc_mailbox *mailbox, struct ivc_peer *peer);
 void ivc_box_release(struct ivc_box *box);
 void ivc_box_set_busy(struct ivc_box *box);
-/* One packet out of pieces, whatever its length; as ivc_endpoint_send(). */
-int ivc_mailbox_send_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t tag,
-                            const struct iovec *parts, unsigned n_parts, size_t len);
 void ivc_mailbox_tell_sent(struct ivc_mailbox *mailbox, ivc_message_sent_fn *on_sent, void *arg,
                            int status);
 /* Pushes what waits, peer after peer. */

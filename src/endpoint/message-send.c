@@ -72,23 +72,24 @@ static void finish(struct ivc_outgoing *out, int status)
     ivc_mailbox_tell_sent(mailbox, on_sent, arg, status);
 }
 
-/* Copies the next `n` bytes of the payload, which has them. */
-static void gather(struct ivc_outgoing *out, enum ivc_copy_side side, char *to, size_t n)
+/* The next `n` bytes of the payload, which has them, as pieces: how many. */
+static unsigned slice(struct ivc_outgoing *out, size_t n, struct iovec *ret_iov)
 {
     struct ivc_cursor *cursor = &out->cursor;
+    unsigned n_iov = 0;
 
     out->left -= n;
     while (n > 0) {
         const struct iovec *from = &out->iov[cursor->i];
         size_t part = IVC_MIN(n, from->iov_len - cursor->at);
 
-        ivc_copy(side, to, (const char *)from->iov_base + cursor->at, part);
-        to += part;
+        ret_iov[n_iov++] = (struct iovec){ (char *)from->iov_base + cursor->at, part };
         n -= part;
         cursor->at += part;
         if (cursor->at == from->iov_len)
             *cursor = (struct ivc_cursor){ cursor->i + 1, 0 };
     }
+    return n_iov;
 }
 
 /* A packet of what precedes the payload, if anything, and as much payload as there is room for.
@@ -99,21 +100,15 @@ static int send_part(struct ivc_outgoing *out, uint8_t tag, const void *before, 
     size_t room = mailbox->packet_max - ivc_align_up(before_len, IVC_LINE);
     size_t n = IVC_MIN(out->left, room), left = out->left;
     struct ivc_cursor cursor = out->cursor;
-    struct ivc_buffer buffer;
-    int r = ivc_endpoint_buffer_get(mailbox->endpoint, out->box->peer, before_len + n, &buffer);
+    struct iovec parts[1 + IVC_MESSAGE_IOV_MAX] = { { (void *)before, before_len } };
+    unsigned first = before_len == 0, n_iov = slice(out, n, parts + 1);
+    int r = ivc_endpoint_send(mailbox->endpoint, out->box->peer, tag, parts + first, 1 - first + n_iov);
 
-    if (r != 0)
-        return r;
-    if (before_len > 0)
-        memcpy(buffer.data, before, before_len);
-    gather(out, buffer.side, (char *)buffer.data + before_len, n);
-    r = ivc_endpoint_send_buffer(mailbox->endpoint, out->box->peer, tag, &buffer, before_len + n);
     if (r != 0) {
-        ivc_endpoint_buffer_free(mailbox->endpoint, &buffer);
         out->cursor = cursor;
         out->left = left;
     }
-    return r == -ESTALE ? IVC_E_FULL : r;
+    return r;
 }
 
 static int send_whole(struct ivc_outgoing *out)
@@ -122,8 +117,7 @@ static int send_whole(struct ivc_outgoing *out)
     int r;
 
     memcpy(parts + 1, out->iov, out->n_iov * sizeof *parts);
-    r = ivc_mailbox_send_packet(out->box->mailbox, out->box->peer, TAG_MESSAGE, parts,
-                                1 + out->n_iov, out->header[0] + out->len);
+    r = ivc_endpoint_send(out->box->mailbox->endpoint, out->box->peer, TAG_MESSAGE, parts, 1 + out->n_iov);
     if (r == 0)
         out->left = 0;
     return r;

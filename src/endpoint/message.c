@@ -27,7 +27,6 @@ int ivc_mailbox_new(struct ivc_endpoint *endpoint, ivc_message_start_fn *on_star
     if (!mailbox)
         return ivc_error_set(-ENOMEM, "mailbox: out of memory");
     mailbox->endpoint = endpoint;
-    mailbox->eager_max = ivc_endpoint_eager_max(endpoint);
     mailbox->packet_max = ivc_endpoint_packet_max(endpoint);
     mailbox->offer_size = offer_size;
     mailbox->on_start = on_start;
@@ -68,10 +67,11 @@ void ivc_mailbox_free(struct ivc_mailbox *mailbox)
 
 static struct ivc_box *new_box(struct ivc_mailbox *mailbox, struct ivc_peer *peer)
 {
-    struct ivc_box *box = calloc(1, sizeof *box);
+    struct ivc_box *box = malloc(sizeof *box);     /* zeroed ones the C library does not keep at hand */
 
     if (!box)
         return NULL;
+    *box = (struct ivc_box){ 0 };
     box->mailbox = mailbox;
     box->peer = peer;
     box->turn = mailbox->turn;      /* made in on_sent: it is for the next turn */
@@ -130,32 +130,6 @@ size_t ivc_mailbox_whole_max(const struct ivc_mailbox *mailbox, uint32_t header_
     return mailbox->packet_max - header_len;
 }
 
-/* More than is sent at once, so through a buffer of the path's. */
-static __attribute__((noinline))
-int send_by_buffer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t tag,
-                   const struct iovec *parts, unsigned n_parts, size_t len)
-{
-    struct ivc_buffer buffer;
-    int r = len > mailbox->packet_max
-        ? IVC_E_FULL : ivc_endpoint_buffer_get(mailbox->endpoint, peer, len, &buffer);
-
-    if (r != 0)
-        return r;
-    ivc_copy_gather(buffer.side, buffer.data, parts, n_parts);
-    r = ivc_endpoint_send_buffer(mailbox->endpoint, peer, tag, &buffer, len);
-    if (r != 0)
-        ivc_endpoint_buffer_free(mailbox->endpoint, &buffer);
-    return r == -ESTALE ? IVC_E_FULL : r;       /* all of it once more */
-}
-
-inline int ivc_mailbox_send_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer, uint8_t tag,
-                                   const struct iovec *parts, unsigned n_parts, size_t len)
-{
-    if (__builtin_expect(len <= mailbox->eager_max, 1))
-        return ivc_endpoint_send(mailbox->endpoint, peer, tag, parts, n_parts);
-    return send_by_buffer(mailbox, peer, tag, parts, n_parts, len);
-}
-
 /* Earlier messages to the peer have not started: a later one must not overtake them. */
 static inline bool must_queue(const struct ivc_peer *peer)
 {
@@ -180,7 +154,9 @@ int ivc_mailbox_try_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, con
         parts[1 + i] = iov[i];
         len += iov[i].iov_len;
     }
-    return ivc_mailbox_send_packet(mailbox, peer, TAG_MESSAGE, parts, 1 + n_iov, len);
+    if (__builtin_expect(len > mailbox->packet_max, 0))
+        return IVC_E_FULL;
+    return ivc_endpoint_send(mailbox->endpoint, peer, TAG_MESSAGE, parts, 1 + n_iov);
 }
 
 void ivc_mailbox_tell_sent(struct ivc_mailbox *mailbox, ivc_message_sent_fn *on_sent, void *arg,

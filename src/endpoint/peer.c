@@ -345,6 +345,8 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         ivc_tx_close(&peer->tx);
     if (r != 0)
         return r;
+    /* Longer rings send no longer packets: from there on a chunk is better. */
+    peer->tx.eager_max = IVC_MIN(peer->tx.eager_max, endpoint->eager_max);
     peer->kept_from = UINT64_MAX;
     ivc_peer_set_state(endpoint, peer, IVC_PEER_ACTIVE, "the first packet through memory");
     home->senders[home->n_senders++] = peer;

@@ -32,24 +32,23 @@ static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32
     return ivc_pool_get(pool, ret_chunk);
 }
 
-/* A ring of the last resort is too small for what we promise to send at once. */
+/* More than goes through the ring, which one of the last resort is too small for soon. */
 static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                          const struct iovec *iov, unsigned n_iov, size_t len)
 {
-    enum ivc_copy_side side = ivc_tx_copy_side(&peer->tx, len);
     struct ivc_pool *pool = peer->tx.pool;
-    uint32_t chunk, share;
-    uint64_t offset;
-    char *memory;
+    bool timed = len >= IVC_FILL_LEAST && !endpoint->untimed;
+    uint64_t start = timed ? ivc_cycles() : 0;
+    uint32_t chunk;
     int r = pool_get(endpoint, pool, &chunk);
 
     if (r != 0)
         return r;
-    memory = ivc_pool_memory(pool, chunk, &share, &offset);
-    ivc_copy_gather(side, memory, iov, n_iov);
-    r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
+    r = ivc_tx_send_copy(&peer->tx, tag, chunk, iov, n_iov, len);
     if (r != 0)
         ivc_pool_put(pool, chunk);
+    else if (timed)
+        ivc_tx_note_filling(&peer->tx, ivc_cycles() - start, (uint32_t)len);
     return r;
 }
 
@@ -147,9 +146,8 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
     size_t len = total(iov, n_iov);
     int r;
 
-    if (len > endpoint->eager_max)
-        return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: at most %u are sent at once", len,
-                             endpoint->eager_max);
+    if (len > endpoint->packet_max)
+        return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: at most %u", len, endpoint->packet_max);
     ivc_endpoint_lock(endpoint);
     if (__builtin_expect(ivc_peer_state(peer) == IVC_PEER_ACTIVE, 1)) {
         r = send_through_memory(endpoint, peer, tag, iov, n_iov, len);
