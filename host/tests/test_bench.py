@@ -233,6 +233,12 @@ def test_where_a_p99_is_bounded_the_longest_is_shown() -> None:
         assert (longest.ours, longest.reference, longest.test) == (target.ours, target.reference, target.test)
 
 
+def test_intel_mpi_is_compared_where_both_copy_twice() -> None:
+    keys = {target.key for target in TARGETS}
+    assert {f"intel-shm-{size}-{what}" for size in ("4k", "64k") for what in ("time", "stream")} <= keys
+    assert not {"intel-shm-128k-time", "intel-shm-4m-stream", "intel-shm-alltoall"} & keys
+
+
 class FakeLab(Lab):
     """Guests that only have names; tells when it is taken down."""
 
