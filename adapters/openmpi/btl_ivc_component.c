@@ -200,8 +200,9 @@ static void limit_clamp(const char *name, size_t *limit, size_t low, size_t high
     if (asked >= low && asked <= high)
         return;
     *limit = asked < low ? low : high;
-    ivc_btl_say(name, "btl_ivc_%s %zu is outside of %zu to %zu (see IVC_CHUNK_SIZE); %zu is used",
-                name, asked, low, high, *limit);
+    if (is_set(name))
+        ivc_btl_say(name, "btl_ivc_%s %zu is outside of %zu to %zu (see IVC_CHUNK_SIZE); %zu is used",
+                    name, asked, low, high, *limit);
 }
 
 static void limits_check(struct ivc_btl_module *m)
