@@ -313,35 +313,33 @@ static void note_chunk(struct ivc_tx *tx, uint32_t chunk)
     tx->chunks_out++;
 }
 
-/* Of the packet's bytes `head_len` are copied into the slot, the others lie in the chunk, from `body_at` on. */
-static int send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void *head, uint32_t head_len,
-                    size_t body_at, size_t len)
+/* For which there is room, and one slot more: that may go to the share's announcement. */
+static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void *head, uint32_t head_len,
+                     const struct ivc_slot_ref *body)
 {
-    uint32_t share;
-    uint64_t offset;
     char *slot;
-    int r = need_slots(tx, 2);  /* one may go to the share's announcement */
 
-    if (r != 0)
-        return r;
-    (void)ivc_pool_memory(tx->pool, chunk, &share, &offset);
-    if (!(tx->announced & 1u << share))
-        announce_share(tx, share);
+    if (!(tx->announced & 1u << body->share))
+        announce_share(tx, body->share);
     slot = ivc_tx_tail_slot(tx);
     memcpy(slot + IVC_SLOT_HEAD_AT, head, head_len);
-    write_ref(slot, share, (uint32_t)len - head_len, offset + body_at);
+    memcpy(slot + IVC_SLOT_REF_AT, body, sizeof *body);
     note_chunk(tx, chunk);
     ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
-    return 0;
 }
 
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len)
 {
-    uint32_t head_len = (uint32_t)IVC_MIN(len, (size_t)IVC_SLOT_HEAD_MAX), share;
-    uint64_t offset;
-    const char *memory = ivc_pool_memory(tx->pool, chunk, &share, &offset);
+    uint32_t head_len = (uint32_t)IVC_MIN(len, (size_t)IVC_SLOT_HEAD_MAX);
+    struct ivc_slot_ref body = { .len = (uint32_t)len - head_len };
+    const char *memory = ivc_pool_memory(tx->pool, chunk, &body.share, &body.offset);
+    int r = need_slots(tx, 2);
 
-    return send_ref(tx, tag, chunk, memory, head_len, head_len, len);
+    if (r != 0)
+        return r;
+    body.offset += head_len;
+    send_ref(tx, tag, chunk, memory, head_len, &body);
+    return 0;
 }
 
 int ivc_tx_send_copy(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const struct iovec *iov, unsigned n_iov,
@@ -349,15 +347,15 @@ int ivc_tx_send_copy(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const struc
 {
     bool has_head = n_iov > 1 && iov[0].iov_len <= IVC_SLOT_HEAD_MAX;
     const struct iovec head = has_head ? iov[0] : (struct iovec){ "", 0 };
-    uint32_t share;
-    uint64_t offset;
-    int r = need_slots(tx, 2);  /* before anything is copied */
+    struct ivc_slot_ref body = { .len = (uint32_t)(len - head.iov_len) };
+    char *memory = ivc_pool_memory(tx->pool, chunk, &body.share, &body.offset);
+    int r = need_slots(tx, 2);
 
     if (r != 0)
         return r;
-    ivc_copy_gather(ivc_tx_copy_side(tx, len), ivc_pool_memory(tx->pool, chunk, &share, &offset), iov + has_head,
-                    n_iov - has_head);
-    return send_ref(tx, tag, chunk, head.iov_base, (uint32_t)head.iov_len, 0, len);
+    ivc_copy_gather(ivc_tx_copy_side(tx, len), memory, iov + has_head, n_iov - has_head);
+    send_ref(tx, tag, chunk, head.iov_base, (uint32_t)head.iov_len, &body);
+    return 0;
 }
 
 /* Where the bytes lie that a slot of ours refers to; NULL when that cannot be. */

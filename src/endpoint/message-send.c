@@ -5,7 +5,6 @@
  * offers.  `data` has the payloads that were asked for; its packets go out between the others, a
  * few in each turn, so a short message never waits for a long one to end.
  */
-#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
 #include "endpoint/message-internal.h"
@@ -101,8 +100,8 @@ static int send_part(struct ivc_outgoing *out, uint8_t tag, const void *before, 
     size_t n = IVC_MIN(out->left, room), left = out->left;
     struct ivc_cursor cursor = out->cursor;
     struct iovec parts[1 + IVC_MESSAGE_IOV_MAX] = { { (void *)before, before_len } };
-    unsigned first = before_len == 0, n_iov = slice(out, n, parts + 1);
-    int r = ivc_endpoint_send(mailbox->endpoint, out->box->peer, tag, parts + first, 1 - first + n_iov);
+    unsigned n_before = before_len > 0, n_iov = slice(out, n, parts + n_before);
+    int r = ivc_endpoint_send(mailbox->endpoint, out->box->peer, tag, parts, n_before + n_iov);
 
     if (r != 0) {
         out->cursor = cursor;

@@ -1,5 +1,4 @@
 /* Sending: a packet goes to the ring of a peer whose path is memory, else to the network. */
-#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
 #include "endpoint/remote.h"
@@ -38,12 +37,13 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
 {
     struct ivc_pool *pool = peer->tx.pool;
     bool timed = len >= IVC_FILL_LEAST && !endpoint->untimed;
-    uint64_t start = timed ? ivc_cycles() : 0;
+    uint64_t start;
     uint32_t chunk;
     int r = pool_get(endpoint, pool, &chunk);
 
     if (r != 0)
         return r;
+    start = timed ? ivc_cycles() : 0;
     r = ivc_tx_send_copy(&peer->tx, tag, chunk, iov, n_iov, len);
     if (r != 0)
         ivc_pool_put(pool, chunk);

@@ -84,6 +84,11 @@ class _Peer:
     #: The longest message to compare; longer ones the reference may read out of the sender's memory.  None: all.
     copied_max: int | None = None
 
+    @property
+    def copying(self) -> str:
+        """What the reference is called when it copies in and out."""
+        return self.against if self.copied == self.reference else f"{self.against} without CMA"
+
 
 _PEERS = (
     _Peer("vader", "Open MPI", "ivc", "vader", "vader-nocma", "vader"),
@@ -106,17 +111,13 @@ def _short(peer: _Peer) -> tuple[Target, ...]:
     )
 
 
-def _without_cma(peer: _Peer) -> str:
-    return " without CMA" if peer.copied != peer.reference else ""
-
-
 def _long(peer: _Peer) -> tuple[Target, ...]:
     """Every power of two from 4 KiB to 4 MiB, one way and as a stream, copied in and out."""
     found = []
     for size in (1 << power for power in range(12, 23)):
         if peer.copied_max is not None and size > peer.copied_max:
             break
-        words = f"{peer.mpi} {size_text(size)}", f"ivc against {peer.against}{_without_cma(peer)}"
+        words = f"{peer.mpi} {size_text(size)}", f"ivc against {peer.copying}"
         short = size_text(size).replace(" ", "").removesuffix("iB").lower()
         found += [
             Target(f"{peer.key}-{short}-time", f"{words[0]} one way, {words[1]}", peer.ours, peer.copied,
@@ -130,7 +131,7 @@ def _long(peer: _Peer) -> tuple[Target, ...]:
 def _all_to_all(peer: _Peer) -> tuple[Target, ...]:
     if peer.copied_max is not None:
         return ()
-    text = f"{peer.mpi} all-to-all of 64 KiB, 8 ranks, ivc against {peer.against} without CMA"
+    text = f"{peer.mpi} all-to-all of 64 KiB, 8 ranks, ivc against {peer.copying}"
     return (Target(f"{peer.key}-alltoall", text, peer.ours, peer.copied,
                    "alltoall", 64 << 10, "typical_us", 1 / _AHEAD, ranks=8),)  # fmt: skip
 
