@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { TAG = 1, TAG_ACK = 2, WINDOW_MAX = 1024 };
 
@@ -245,6 +246,28 @@ static double rounds_us(const struct test *test, size_t bytes, size_t n)
     return bench_ticks_us(bench_ticks() - start);
 }
 
+/* More ranks on a host than processors: the kernel takes some tenths of a second to share them out evenly, and until
+ * then all takes up to twice as long. */
+static void settle(size_t bytes)
+{
+    enum { SETTLE_US = 500000 };
+    int here, crowded;
+    double us = 0;
+    MPI_Comm host;
+
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
+    MPI_Comm_size(host, &here);
+    MPI_Comm_free(&host);
+    crowded = here > sysconf(_SC_NPROCESSORS_ONLN);
+    MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    while (crowded && agree(us < SETTLE_US, 0, 1)) {
+        uint64_t start = bench_ticks();
+
+        alltoall(bytes);
+        us += bench_ticks_us(bench_ticks() - start);
+    }
+}
+
 /* Returns what one round takes, in microseconds, once everything is set up and warm. */
 static double warm_up(const struct test *test, size_t bytes)
 {
@@ -442,6 +465,7 @@ static int run(void)
                 most);
         return 1;
     }
+    settle(most < 8 ? most : 8);
     if (bench_list_has(options.tests, "put") || bench_list_has(options.tests, "get"))
         window = window_new(most + 1);
     for (size_t t = 0; t < sizeof(tests) / sizeof(*tests); t++)
