@@ -465,7 +465,7 @@ static int run(void)
                 most);
         return 1;
     }
-    settle(most < 8 ? most : 8);
+    settle(most < 64 << 10 ? most : 64 << 10);
     if (bench_list_has(options.tests, "put") || bench_list_has(options.tests, "get"))
         window = window_new(most + 1);
     for (size_t t = 0; t < sizeof(tests) / sizeof(*tests); t++)
