@@ -34,14 +34,14 @@ enum { TAG = 1, TAG_ACK = 2, WINDOW_MAX = 1024 };
 
 struct options {
     const char *tests, *sizes;
-    double seconds, wait;
+    double seconds, wait, settle;
     size_t iterations, warmup, window;
     bool mpi_memory;
 };
 
 static struct options options = {
     .tests = "latency,bandwidth,bidir,rate,incast,alltoall,ring,allreduce", .sizes = "0-4M",
-    .seconds = 0.5, .wait = 10, .iterations = 100000, .warmup = 1000, .window = 64,
+    .seconds = 0.5, .wait = 10, .settle = 0.5, .iterations = 100000, .warmup = 1000, .window = 64,
 };
 
 static int rank, ranks;
@@ -250,7 +250,6 @@ static double rounds_us(const struct test *test, size_t bytes, size_t n)
  * then all takes up to twice as long. */
 static void settle(size_t bytes)
 {
-    enum { SETTLE_US = 500000 };
     int here, crowded;
     double us = 0;
     MPI_Comm host;
@@ -260,7 +259,7 @@ static void settle(size_t bytes)
     MPI_Comm_free(&host);
     crowded = here > sysconf(_SC_NPROCESSORS_ONLN);
     MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    while (crowded && agree(us < SETTLE_US, 0, 1)) {
+    while (crowded && agree(us < options.settle * 1e6, 0, 1)) {
         uint64_t start = bench_ticks();
 
         alltoall(bytes);
@@ -354,11 +353,13 @@ static int usage(int code)
         fprintf(code ? stderr : stdout,
                 "Usage: mpirun -np N bench_mpi [--test NAME,...] [--sizes 0-4M] [--seconds S]\n"
                 "                              [--iterations N] [--warmup N] [--window N]\n"
-                "                              [--memory own|mpi] [--wait S]\n"
+                "                              [--memory own|mpi] [--wait S] [--settle S]\n"
                 "Tests: latency bandwidth bidir rate incast alltoall ring allreduce put get wait\n"
                 "(default: all but put and get, for which not every MPI is set up, and wait).\n"
                 "--memory mpi: buffers of MPI_Alloc_mem, windows of MPI_Win_allocate.\n"
                 "wait: processor time of rank 1 in each wait of --wait seconds (10) for rank 0.\n"
+                "--settle: seconds of all-to-all before all tests where ranks outnumber processors (0.5), until\n"
+                "the kernel has shared them out.\n"
                 "--seconds bounds each size of each test, --iterations the rounds in it.\n"
                 "One JSON line per test and size, from rank 0.\n");
     return code;
@@ -371,8 +372,10 @@ static int parse(int argc, char **argv)
         { "seconds", required_argument, NULL, 's' }, { "iterations", required_argument, NULL, 'i' },
         { "warmup", required_argument, NULL, 'w' }, { "window", required_argument, NULL, 'n' },
         { "memory", required_argument, NULL, 'm' }, { "wait", required_argument, NULL, 'W' },
+        { "settle", required_argument, NULL, 'S' },
         { "help", no_argument, NULL, 'h' }, { 0 },
     };
+    char *end;
     int c;                      /* returns 0: go on, -1: help was asked for, 2: misuse */
 
     opterr = !rank;
@@ -384,6 +387,8 @@ static int parse(int argc, char **argv)
         else if (c == 's' && (options.seconds = atof(optarg)) > 0)
             continue;
         else if (c == 'W' && (options.wait = atof(optarg)) > 0)
+            continue;
+        else if (c == 'S' && (options.settle = strtod(optarg, &end)) >= 0 && end != optarg && !*end)
             continue;
         else if (c == 'i' && !bench_parse_size(optarg, &options.iterations) && options.iterations)
             continue;

@@ -217,7 +217,8 @@ def _exchange(
     run: Run, where: Path, ranks: int, size: int, rounds: int, **more: str
 ) -> subprocess.CompletedProcess[str]:
     """Messages between ranks 0 and 1 through the plug-in, `rounds` single ones and as many at a time, to and fro."""
-    words = ["--test", "latency", "--sizes", f"{size}-{size}", "--iterations", str(rounds), "--warmup", "1"]
+    words = ["--test", "latency", "--sizes", f"{size}-{size}", "--iterations", str(rounds)]
+    words += ["--warmup", "1", "--settle", "0"]
     env = {**environment(str(where)), **SELECTIONS["btl ivc,self"], **more}
     return _mpirun(run, ranks, [str(paths.build() / "bench" / "bench_mpi"), *words], env)
 
