@@ -17,7 +17,6 @@ enum tag {
     TAG_OPEN = 1,   /* `from` wishes to talk; `to` is 0 */
     TAG_ACCEPT,     /* `to` has been accepted as `from` */
     TAG_DATA,       /* bytes for `to` */
-    TAG_LONG,       /* the same in a buffer */
     TAG_READ,       /* `count` bytes more have been read: the window moves on */
     TAG_CLOSE,      /* `from` writes no more */
 };
@@ -29,11 +28,9 @@ struct header {
     uint32_t count;     /* TAG_READ */
 };
 
-/* In TAG_DATA only `to` is sent: 8 bytes of payload then share a cache line with everything else.
- * In TAG_LONG it has a line of its own, so that the copy into the buffer is aligned. */
+/* In TAG_DATA only `to` is sent: 8 bytes of payload then share a cache line with everything else. */
 enum {
     DATA_HEADER = sizeof(uint32_t),
-    LONG_HEADER = 64,
     SHORT_MAX = 256,    /* bytes that go as one packet on every path and in every shape of a ring */
 };
 

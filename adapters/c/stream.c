@@ -188,9 +188,9 @@ void take_other(struct ivc_context *context, struct ivc_peer *peer, const struct
 {
     struct ivc_connection *connection;
     struct header header;
-    uint32_t to, skip, in_head;
+    uint32_t to;
 
-    if (packet->tag != TAG_DATA && packet->tag != TAG_LONG) {
+    if (packet->tag != TAG_DATA) {
         if (packet->head_len < sizeof header)
             return;
         memcpy(&header, packet->head, sizeof header);
@@ -204,13 +204,8 @@ void take_other(struct ivc_context *context, struct ivc_peer *peer, const struct
     if (!connection)
         return;
     connection->reads_short = false;
-    /* The header may end in the head or in the body. */
-    skip = packet->tag == TAG_LONG ? LONG_HEADER : DATA_HEADER;
-    in_head = IVC_MIN(packet->head_len, skip);
-    take_bytes(connection, (const char *)packet->head + in_head, packet->head_len - in_head);
-    if (packet->body_len > skip - in_head)
-        take_bytes(connection, (const char *)packet->body + (skip - in_head),
-                   packet->body_len - (skip - in_head));
+    take_bytes(connection, (const char *)packet->head + DATA_HEADER, packet->head_len - DATA_HEADER);
+    take_bytes(connection, packet->body, packet->body_len);
     /* ivc_read() has what it came for: the rest is better off in shared memory than copied twice. */
     if (connection->landing && connection->landing_room == 0)
         ivc_endpoint_end_turn(context->endpoint);
@@ -301,8 +296,7 @@ void stream_progress(struct ivc_context *context)
     progress(context);
 }
 
-/* One packet, gathered into the ring. */
-static inline int send_short(struct ivc_connection *connection, const char *bytes, size_t len)
+static inline int send_data(struct ivc_connection *connection, const char *bytes, size_t len)
 {
     return ivc_endpoint_send(connection->context->endpoint, connection->peer, TAG_DATA, (struct iovec[]){
         { &connection->peer_number, DATA_HEADER },
@@ -310,31 +304,11 @@ static inline int send_short(struct ivc_connection *connection, const char *byte
     }, 2);
 }
 
-/* One packet: a long one is copied into a buffer. */
-static int send_data(struct ivc_connection *connection, const char *bytes, size_t len)
-{
-    struct ivc_endpoint *endpoint = connection->context->endpoint;
-    struct ivc_buffer buffer;
-    int r;
-
-    if (DATA_HEADER + len <= ivc_endpoint_eager_max(endpoint))
-        return send_short(connection, bytes, len);
-    r = ivc_endpoint_buffer_get(endpoint, connection->peer, LONG_HEADER + len, &buffer);
-    if (r != 0)
-        return r;
-    memcpy(buffer.data, &connection->peer_number, DATA_HEADER);
-    ivc_copy(buffer.side, (char *)buffer.data + LONG_HEADER, bytes, len);
-    r = ivc_endpoint_send_buffer(endpoint, connection->peer, TAG_LONG, &buffer, LONG_HEADER + len);
-    if (r != 0)
-        ivc_endpoint_buffer_free(endpoint, &buffer);
-    return r;
-}
-
 /* What does not go as one short packet. */
 static __attribute__((noinline)) ptrdiff_t write_other(struct ivc_connection *connection,
                                                        const char *bytes, size_t len)
 {
-    size_t packet_max = ivc_endpoint_packet_max(connection->context->endpoint) - LONG_HEADER;
+    size_t packet_max = ivc_endpoint_packet_max(connection->context->endpoint) - IVC_LINE;  /* whole lines */
     size_t done = 0;
     int r = 0;
 
@@ -354,7 +328,7 @@ static __attribute__((noinline)) ptrdiff_t write_other(struct ivc_connection *co
 
 ptrdiff_t stream_write(struct ivc_connection *connection, const char *bytes, size_t len)
 {
-    if (len - 1 < SHORT_MAX && len <= connection->credit && send_short(connection, bytes, len) == 0) {
+    if (len - 1 < SHORT_MAX && len <= connection->credit && send_data(connection, bytes, len) == 0) {
         connection->credit -= (uint32_t)len;
         return (ptrdiff_t)len;
     }
