@@ -250,8 +250,8 @@ static double rounds_us(const struct test *test, size_t bytes, size_t n)
  * then all takes up to twice as long. */
 static void settle(size_t bytes)
 {
+    uint64_t start;
     int here, crowded;
-    double us = 0;
     MPI_Comm host;
 
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
@@ -259,12 +259,9 @@ static void settle(size_t bytes)
     MPI_Comm_free(&host);
     crowded = here > sysconf(_SC_NPROCESSORS_ONLN);
     MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    while (crowded && agree(us < options.settle * 1e6, 0, 1)) {
-        uint64_t start = bench_ticks();
-
+    start = bench_ticks();
+    while (crowded && agree(bench_ticks_us(bench_ticks() - start) < options.settle * 1e6, 0, 1))
         alltoall(bytes);
-        us += bench_ticks_us(bench_ticks() - start);
-    }
 }
 
 /* Returns what one round takes, in microseconds, once everything is set up and warm. */

@@ -40,7 +40,7 @@
 
 enum {
     IVC_FI_IOV_MAX = IVC_MESSAGE_IOV_MAX,   /* segments of one buffer */
-    IVC_FI_INJECT_MAX = 32 << 10,
+    IVC_FI_INJECT_MAX = 32 << 10,           /* what one packet holds by default, and so is copied at once */
     IVC_FI_RMA_IOV_MAX = 4,                 /* remote segments of one operation */
     IVC_FI_ATOMIC_MAX = 4096,               /* bytes of one atomic operation */
     IVC_FI_QUEUE_SIZE = 4096,               /* tx_attr->size: operations under way */
