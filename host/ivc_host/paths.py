@@ -34,6 +34,11 @@ def plugin() -> Path:
     return build() / "adapters" / "openmpi"
 
 
+def uml_registers() -> Path:
+    """The library that user-mode Linux is started with."""
+    return build() / "tools" / "uml_registers.so"
+
+
 def require_built(file: Path) -> None:
     """Raise when the build has not made FILE."""
     if not file.is_file():

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import packages
+from .. import packages, paths
 from ..errors import LabError, MissingError
 from . import hypervisor, process
 from .hypervisor import GuestSpec, HostSpec, Progress
@@ -56,6 +56,7 @@ class UserModeLinux:
                     f"the program {program} is missing, user-mode Linux guests need it",
                     hint=f"install it with: {packages.install_command('lab')}",
                 )
+        paths.require_built(paths.uml_registers())
 
     def check(self, hosts: Sequence[HostSpec]) -> None:
         del hosts
@@ -93,7 +94,10 @@ class UserModeLinux:
 
 
 def _command_line(spec: GuestSpec) -> list[str]:
+    registers = paths.uml_registers()
     arguments = [
+        # In two: a blank ends a name there, but none of these folders.
+        *("env", f"LD_LIBRARY_PATH={registers.parent}", f"LD_PRELOAD={registers.name}"),
         _PROGRAM,
         f"mem={spec.memory_mb}M",
         *("root=none", "rootfstype=hostfs", "rootflags=/", "ro"),
