@@ -122,6 +122,16 @@ static inline uint64_t ivc_cycles(void)
 #endif
 }
 
+/* What was loaded before is there before the clock is read after. */
+static inline void ivc_loads_are_over(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_lfence();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" : : : "memory");
+#endif
+}
+
 /* Whether reading it takes a microsecond and more, because a hypervisor answers: Xen does, where the processor's own
  * counter cannot be relied on or the guest came from a host where it runs at another rate. */
 bool ivc_cycles_are_dear(void);

@@ -46,8 +46,10 @@ struct ivc_tx {
                                    receiver's cache, who had read it a lap ago */
     uint32_t inline_max;        /* most bytes that one slot holds */
     uint32_t eager_max;         /* ... and that are sent at once */
-    uint32_t short_lap;         /* slots after which one whose packets are all read begins anew */
-    uint64_t look_at;           /* where that is to be looked at next */
+    uint64_t look_at;           /* where it is to be looked next how far the receiver has read, and how far away it is */
+    bool keeps_pace;            /* everything was read then */
+    bool untimed;               /* the clock is not to be read */
+    uint32_t far;               /* looks by which it was far away, less those by which it was not */
     struct ivc_doorbell bell;
     bool *is_inner;             /* by slot: it is not a packet's first, and its first word may look like anything */
 
@@ -101,6 +103,7 @@ struct ivc_tx_options {
     uint32_t slot, generation;  /* the receiver's */
     uint32_t ring_size, slot_size;
     uint32_t after;             /* packets that the receiver gets by network before the ring's first */
+    bool untimed;               /* the clock is not to be read: ivc_cycles_are_dear() */
 };
 
 /* Makes a ring towards the member and tells it.  IVC_E_NOSPACE as ivc_region_share(). */

@@ -9,6 +9,7 @@
 
 enum {
     FIRST_SHARE_CHUNKS = 2,
+    ROUND_CHUNKS = 16,      /* that go round if the region is roomy: more than a first-level cache holds */
     REFUSALS = 10000,       /* a millisecond or so of asking in vain */
 
     /* Bytes of a share in front of its first chunk.  A load waits for a store that is under way to an address with the
@@ -98,10 +99,12 @@ int ivc_pool_grow(struct ivc_pool *pool)
 
 int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
 {
-    int r = pool->n_free ? 0 : ivc_pool_grow(pool);
+    bool round_is_short = pool->n_chunks < ROUND_CHUNKS && pool->got >= pool->n_chunks;
+    int r = pool->n_free == 0 || round_is_short ? ivc_pool_grow(pool) : 0;
 
-    if (r != 0)
+    if (pool->n_free == 0)
         return r;
+    pool->got++;
     *ret_chunk = pool->queue[pool->queue_first];
     pool->queue_first = ivc_wrap(pool->queue_first + 1, pool->queue_size);
     pool->n_free--;

@@ -2,8 +2,8 @@
  * Pool: buffers of ours that receivers read in place.
  *
  * One pool serves all peers of an endpoint, so that its memory depends on the traffic and not on
- * the number of peers.  It starts empty and grows, share by share, while all its chunks are under
- * way, up to a limit.  Free chunks are used in the order in which they became free: large messages
+ * the number of peers.  It starts empty and grows, share by share, to 16 chunks as they are used, and
+ * beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they became free: large messages
  * then cycle through the whole pool, and a chunk that comes round again has left the cache that it
  * was read from, or at least is not being written back from it (see docs/performance.md).
  */
@@ -22,6 +22,7 @@ struct ivc_pool {
     uint32_t chunks_max;        /* the limit */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */
+    uint64_t got;               /* so far */
     uint32_t refusals;          /* times yet to be refused growth without asking the region */
     struct ivc_share shares[IVC_SHARES_MAX];
     uint32_t first_chunk[IVC_SHARES_MAX];   /* of each share */

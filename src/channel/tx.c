@@ -8,7 +8,12 @@
 enum {
     AHEAD = 4,          /* slots; with fewer an answered message takes longer */
     SHORT_LAP = 4096,   /* bytes, of a ring whose receiver keeps pace */
+    LONG_LAP = 128 << 10,       /* ... and is far away: more than both nearest caches hold */
+    FAR_CYCLES = 180,   /* that a line takes from the receiver's cache; some 120 near, 230 and more otherwise */
+    FAR_MAX = 4000,     /* something else took longer */
+    FAR_LOOKS = 8,
     FETCH_MAX = 2048,   /* bytes; with twice as many a stream of packets of 4 KiB takes longer */
+    FETCH_NOW_MAX = 8192,
 };
 
 /* As many slots as there is room for, and as there may be. */
@@ -46,6 +51,16 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
     return r;
 }
 
+/* Slots after which one whose packets are all read begins anew.  Near each other, both have these few lines in their
+ * nearest caches then.  Far from each other that makes it slower: a line that was just written is handed on quicker from
+ * a second-level cache than from a first-level one. */
+static uint32_t lap(const struct ivc_tx *tx)
+{
+    uint32_t bytes = tx->far > FAR_LOOKS / 2 ? LONG_LAP : SHORT_LAP;
+
+    return IVC_MIN(bytes >> tx->shift, tx->n_slots);
+}
+
 static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
 {
     tx->slots = (char *)tx->share.memory + sizeof *header;
@@ -56,8 +71,8 @@ static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
     tx->ahead = IVC_MIN(AHEAD, header->n_slots / 2);
     tx->inline_max = header->slot_size - IVC_SLOT_INLINE_AT;
     tx->eager_max = eager_max(header);
-    tx->short_lap = IVC_MIN(SHORT_LAP / header->slot_size, header->n_slots);
-    tx->look_at = tx->short_lap;
+    tx->keeps_pace = true;
+    tx->look_at = lap(tx);
 }
 
 /* Tells the peer where the ring is, on the line that is ours for it. */
@@ -94,7 +109,7 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
 {
     struct ivc_tx tx = {
         .region = region, .pool = pool, .slot = options->slot, .generation = options->generation,
-        .share = *share,
+        .share = *share, .untimed = options->untimed,
     };
     struct ivc_ring_header header = { 0 };
     int r = shape(options->ring_size, options->slot_size, &header);
@@ -204,17 +219,44 @@ static int need_slots(struct ivc_tx *tx, uint32_t n)
     return tx->tail - tx->head + n <= tx->n_slots ? 0 : no_room(tx);
 }
 
-/* Once in each lap, before a packet of `n` slots: when the receiver keeps pace, a few slots suffice, and those
- * are then in the nearest caches of both.  Not for what one slot holds: of these a whole lap is near enough. */
-static int look_for_short_lap(struct ivc_tx *tx, uint32_t n)
+/* How far away the receiver is, by what the line takes on which it tells where it is; which it has written since, or the
+ * line is here and tells nothing. */
+static void look_how_far(struct ivc_tx *tx)
 {
-    int r = ivc_tx_refresh(tx);
+    const struct ivc_layout_link *link = ivc_region_peer_link(tx->region, tx->slot);
+    uint64_t start, took;
 
+    if (!link || tx->untimed)
+        return;
+    start = ivc_cycles();
+    /* Relaxed: only where it lies matters.  The branch on it is not decided before it is here, nor the clock read that
+     * follows a load on which it waits. */
+    if (ivc_load_relaxed(&link->head) == tx->head)
+        return;
+    ivc_loads_are_over();
+    took = ivc_cycles() - start;
+    if (took >= FAR_CYCLES && took < FAR_MAX)
+        tx->far += tx->far < FAR_LOOKS;
+    else if (took < FAR_CYCLES)
+        tx->far -= tx->far > 0;
+}
+
+/* Once in each lap, before a packet of `n` slots: when the receiver keeps pace, a few slots suffice.  Not for what one
+ * slot holds: of these a whole lap is near enough. */
+static int look_for_lap(struct ivc_tx *tx, uint32_t n)
+{
+    uint32_t slots;
+    int r;
+
+    look_how_far(tx);
+    r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
-    if (ivc_tx_idle(tx) && tx->at >= IVC_MAX(tx->short_lap, n))     /* what is skipped is not free yet */
+    slots = lap(tx);
+    tx->keeps_pace = ivc_tx_idle(tx);
+    if (tx->keeps_pace && tx->at >= IVC_MAX(slots, n))      /* what is skipped is not free yet */
         skip(tx);
-    tx->look_at = tx->tail - tx->at + tx->short_lap + (tx->at < tx->short_lap ? 0 : tx->n_slots);
+    tx->look_at = tx->tail - tx->at + slots + (tx->at < slots ? 0 : tx->n_slots);
     return 0;
 }
 
@@ -250,17 +292,12 @@ static void gather_split(char *slot, const struct iovec *iov, unsigned n_iov)
     }
 }
 
-/* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
- * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
-static void fetch_next(const struct ivc_tx *tx, uint32_t n)
+/* From the receiver's cache, as many as there are in the ring. */
+static void fetch_lines(const struct ivc_tx *tx, char *line, uint32_t bytes)
 {
-    const char *end = tx->slots + ((size_t)tx->n_slots << tx->shift);
-    char *line = ivc_tx_tail_slot(tx);
-    uint32_t lines = IVC_MIN(n << tx->shift, (uint32_t)FETCH_MAX) / IVC_LINE;
+    const char *end = IVC_MIN((const char *)line + bytes, (const char *)tx->slots + ((size_t)tx->n_slots << tx->shift));
 
-    if (tx->at < tx->short_lap + n)
-        return;
-    for (uint32_t i = 0; i < lines && line < end; i++, line += IVC_LINE)
+    for (; line < end; line += IVC_LINE)
         ivc_fetch_to_write(line);
 }
 
@@ -269,7 +306,8 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
 {
     uint32_t n = ivc_slots_for((uint32_t)len, tx->shift);
     char *slot;
-    int r = tx->tail < tx->look_at ? 0 : look_for_short_lap(tx, n);
+    uint32_t bytes = n << tx->shift;
+    int r = tx->tail < tx->look_at ? 0 : look_for_lap(tx, n);
 
     if (r == 0)
         r = need_slots(tx, n);
@@ -279,11 +317,18 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     if (r != 0)
         return r;
     slot = ivc_tx_tail_slot(tx);
+    /* The lines all at once: the stores, which are in order, wait for them one after the other.  Not the first, which the
+     * receiver looks at all the time and would take away again. */
+    if (tx->keeps_pace)
+        fetch_lines(tx, slot + IVC_LINE, IVC_MIN(bytes, (uint32_t)FETCH_NOW_MAX) - IVC_LINE);
     gather_split(slot, iov, n_iov);
     for (uint32_t i = 1; i < n; i++)
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
-    fetch_next(tx, n);
+    /* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
+     * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
+    if (!tx->keeps_pace)
+        fetch_lines(tx, ivc_tx_tail_slot(tx), IVC_MIN(bytes, (uint32_t)FETCH_MAX));
     return 0;
 }
 

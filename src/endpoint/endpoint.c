@@ -12,7 +12,7 @@
 
 enum {
     RING_SIZE_DEFAULT = 16 * 1024,      /* 127 slots of 128 bytes */
-    RING_SIZE_ROOMY = 64 * 1024,        /* what is sent in a stream is ahead of its receiver by that much */
+    RING_SIZE_ROOMY = 256 * 1024,       /* what is sent in a stream is ahead of its receiver by that much */
     RING_SIZE_MIN = 2048,
     RING_SIZE_MAX = 1 << 28,
     CHUNK_SIZE_MIN = 4096,

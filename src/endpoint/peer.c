@@ -264,7 +264,7 @@ int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address
 }
 
 /*
- * A longer ring makes streams of messages of 512 bytes and more faster, up to 64 KiB, but 1,024 members cannot all
+ * A longer ring makes streams faster, up to 256 KiB, but 1,024 members cannot all
  * have such.  So it is as long as all pairs can have in an eighth of the region.
  */
 static uint32_t ring_size(const struct ivc_endpoint *endpoint)
@@ -321,7 +321,7 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     struct ivc_tx_options options = {
         .slot = peer->member.slot, .generation = peer->member.generation,
         .slot_size = endpoint->segment_size,
-        .after = peer->remote_sent,
+        .after = peer->remote_sent, .untimed = endpoint->untimed,
     };
     struct ivc_pool *pool;
     int r;

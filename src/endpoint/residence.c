@@ -17,15 +17,17 @@
 enum { RESERVE_MAX = 16 };      /* with all else, half of what the region should have for each process */
 
 /*
- * How much of the region the pool may take.  Large messages go fastest when the chunks that are
- * under way are more than the sender's second-level cache holds, so that the receiver reads them
- * from the shared third level instead of fetching each line dirty from the other core; four times
- * that cache does it.  At least 1 MiB; never more than an eighth of the region.
+ * How much of the region the pool may take.  Where a second-level cache is small, large messages go fastest when the
+ * chunks that are under way are more than the sender's holds, so that the receiver reads them from the shared third
+ * level instead of fetching each line dirty from the other core; four times that cache does it.  Where it is large, that
+ * would be slower by a fifth for messages of 2 MiB and more, and half of it is enough (docs/performance.md).  At least
+ * 1 MiB; never more than an eighth of the region.
  */
 static uint64_t pool_limit(uint64_t region_size)
 {
+    enum { LARGE = 2 << 20 };
     long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    uint64_t limit = level2 > 0 ? 4 * (uint64_t)level2 : 2 << 20;
+    uint64_t limit = level2 <= 0 ? LARGE : level2 < LARGE ? 4 * (uint64_t)level2 : (uint64_t)level2 / 2;
 
     limit = IVC_MIN(IVC_MAX(limit, 1 << 20), 8 << 20);
     return IVC_MIN(limit, region_size / 8);

@@ -623,7 +623,7 @@ static void test_try_send(void)
     struct iovec iov = { bytes, sizeof bytes };
     unsigned sent = 0, full = 0;
 
-    while (sent < 2000) {
+    while (sent < 5000) {       /* twice what a ring holds */
         int r;
 
         for (unsigned i = 0; i < sizeof bytes; i++)
