@@ -210,7 +210,7 @@ static inline void ivc_tx_publish(struct ivc_tx *tx, char *slot, uint32_t len, u
         ivc_doorbell_ring(&tx->bell);
 }
 
-/* Everything but the common case: more than a slot holds, or no free slot that we know of. */
+/* Everything but the common case: more than a slot's first line holds, or no free slot that we know of. */
 int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
                       size_t len);
 
@@ -219,7 +219,7 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
 {
     char *slot = ivc_tx_tail_slot(tx), *to = slot + IVC_SLOT_INLINE_AT;
 
-    if (__builtin_expect(!ivc_tx_has_room(tx, len), 0))
+    if (__builtin_expect(len > IVC_SLOT_FIRST_LINE || !ivc_tx_has_room(tx, len), 0))
         return ivc_tx_send_other(tx, tag, iov, n_iov, len);
     for (unsigned i = 0; i < n_iov; i++) {
         ivc_copy_short(IVC_COPY_IN, to, iov[i].iov_base, iov[i].iov_len);

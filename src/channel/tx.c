@@ -332,6 +332,16 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     return 0;
 }
 
+/* In one slot, for which there is room, but more than its first line. */
+static int send_two_lines(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov, size_t len)
+{
+    char *slot = ivc_tx_tail_slot(tx);
+
+    gather_split(slot, iov, n_iov);
+    ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, 1);
+    return 0;
+}
+
 int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov,
                       size_t len)
 {
@@ -343,7 +353,9 @@ int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, u
     if (len > tx->inline_max)
         return send_long(tx, tag, iov, n_iov, len);
     r = need_slots(tx, 1);
-    return r != 0 ? r : ivc_tx_send(tx, tag, iov, n_iov, len);
+    if (r != 0)
+        return r;
+    return len > IVC_SLOT_FIRST_LINE ? send_two_lines(tx, tag, iov, n_iov, len) : ivc_tx_send(tx, tag, iov, n_iov, len);
 }
 
 /* Tells the receiver of a share of the pool, once per ring. */
