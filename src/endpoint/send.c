@@ -25,9 +25,18 @@ static void fetch_chunks(struct ivc_endpoint *endpoint, struct ivc_pool *pool, u
             ivc_tx_refresh(&home->senders[i]->tx);
 }
 
-static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t *ret_chunk)
+/* One for a packet to this peer.  Who reads nothing any more, since its guest was stopped, must not end up with all chunks,
+ * or the others have none: a peer gets no more than PART times what it leaves free.  (A. K. Choudhury and E. L. Hahne,
+ * "Dynamic queue length thresholds for shared-memory packet switches", 1998.) */
+static int pool_get(struct ivc_endpoint *endpoint, const struct ivc_peer *peer, struct ivc_pool *pool, uint32_t *ret_chunk)
 {
-    fetch_chunks(endpoint, pool, 1);
+    enum { PART = 8 };
+    uint32_t has = peer->tx.chunks_out;
+
+    fetch_chunks(endpoint, pool, 1 + has / PART);
+    has = peer->tx.chunks_out;
+    if (pool->n_free * PART < has && (ivc_pool_grow(pool) != 0 || pool->n_free * PART < has))
+        return IVC_E_FULL;
     return ivc_pool_get(pool, ret_chunk);
 }
 
@@ -39,7 +48,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
     bool timed = len >= IVC_FILL_LEAST && !endpoint->untimed;
     uint64_t start;
     uint32_t chunk;
-    int r = pool_get(endpoint, pool, &chunk);
+    int r = pool_get(endpoint, peer, pool, &chunk);
 
     if (r != 0)
         return r;
@@ -205,7 +214,7 @@ static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
     int r = pool ? ivc_residence_open_pool(endpoint, pool, peer->member.slot) : -ENOMEM;
 
     if (r == 0)
-        r = pool_get(endpoint, pool, &ret_buffer->chunk);
+        r = pool_get(endpoint, peer, pool, &ret_buffer->chunk);
     if (r == 0)
         make_buffer(endpoint, pool, ret_buffer);
     return r;

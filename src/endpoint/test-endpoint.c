@@ -343,6 +343,38 @@ static void test_spare_buffers(void)
     CHECK_EQ(unsetenv("IVC_CHUNK_SIZE"), 0);
 }
 
+/* One who reads nothing holds many chunks, and not all. */
+static void test_chunks_for_others(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct iovec iov = { payload, 8000 };
+    static struct node c;
+    struct ivc_peer *silent, *other;
+    unsigned n = 0;
+
+    CHECK_EQ(setenv("IVC_CHUNK_SIZE", "8K", 1), 0);
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    node_open(&c, path, 3);
+    silent = connect_to(&a, &b);
+    other = connect_to(&a, &c);
+    while (n < 4096 && ivc_endpoint_send(a.endpoint, silent, 9, &iov, 1) == 0)
+        n++;
+    CHECK_THAT(n > 8 && n < 4096, "%u to one who reads nothing", n);
+    for (unsigned packets = 0; packets < 200; packets++) {      /* more often than there are chunks left */
+        fill_payload(packets);
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, other, 9, &iov, 1), 0);
+        for (unsigned i = 0; i < 300 && c.packets <= packets; i++)
+            ivc_endpoint_progress(c.endpoint);
+        CHECK_EQ(c.packets, packets + 1);
+        CHECK_EQ(memcmp(c.packet_bytes, payload, 8000), 0);
+    }
+    node_close(&a);
+    node_close(&b);
+    node_close(&c);
+    CHECK_EQ(unsetenv("IVC_CHUNK_SIZE"), 0);
+}
+
 /* More peers than rings are looked at in each turn: none starves, each packet arrives. */
 static void test_many_peers(void)
 {
@@ -916,6 +948,7 @@ static const struct check_case cases[] = {
     { "rings as long as all pairs can have", test_ring_sizes, 0 },
     { "no piece of memory for a long ring", test_ring_in_pieces, 0 },
     { "buffers that are kept for a while", test_spare_buffers, 0 },
+    { "chunks for others", test_chunks_for_others, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },
     { "an address of one that left", test_left, 0 },
