@@ -46,7 +46,7 @@ struct ivc_tx {
                                    receiver's cache, who had read it a lap ago */
     uint32_t inline_max;        /* most bytes that one slot holds */
     uint32_t eager_max;         /* ... and that are sent at once */
-    uint64_t look_at;           /* where it is to be looked next how far the receiver has read, and how far away it is */
+    uint64_t look_at;           /* where to look next how far the receiver has read, and how far away it is */
     bool keeps_pace;            /* everything was read then */
     bool untimed;               /* the clock is not to be read */
     uint32_t far;               /* looks by which it was far away, less those by which it was not */

@@ -3,8 +3,8 @@
  *
  * One pool serves all peers of an endpoint, so that its memory depends on the traffic and not on
  * the number of peers.  It starts empty and grows, share by share, to 16 chunks as they are used, and
- * beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they became free: large messages
- * then cycle through the whole pool, and a chunk that comes round again has left the cache that it
+ * beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they became free: large
+ * messages then cycle through the whole pool, and a chunk that comes round again has left the cache that it
  * was read from, or at least is not being written back from it (see docs/performance.md).
  */
 #ifndef IVC_CHANNEL_POOL_H

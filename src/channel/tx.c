@@ -52,8 +52,8 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
 }
 
 /* Slots after which one whose packets are all read begins anew.  Near each other, both have these few lines in their
- * nearest caches then.  Far from each other that makes it slower: a line that was just written is handed on quicker from
- * a second-level cache than from a first-level one. */
+ * nearest caches then.  Far from each other that makes it slower: a line that was just written is handed on quicker
+ * from a second-level cache than from a first-level one. */
 static uint32_t lap(const struct ivc_tx *tx)
 {
     uint32_t bytes = tx->far > FAR_LOOKS / 2 ? LONG_LAP : SHORT_LAP;
@@ -219,8 +219,8 @@ static int need_slots(struct ivc_tx *tx, uint32_t n)
     return tx->tail - tx->head + n <= tx->n_slots ? 0 : no_room(tx);
 }
 
-/* How far away the receiver is, by what the line takes on which it tells where it is; which it has written since, or the
- * line is here and tells nothing. */
+/* How far away the receiver is, by what the line takes on which it tells where it is; which it has written since, or
+ * the line is here and tells nothing. */
 static void look_how_far(struct ivc_tx *tx)
 {
     const struct ivc_layout_link *link = ivc_region_peer_link(tx->region, tx->slot);
@@ -317,8 +317,8 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     if (r != 0)
         return r;
     slot = ivc_tx_tail_slot(tx);
-    /* The lines all at once: the stores, which are in order, wait for them one after the other.  Not the first, which the
-     * receiver looks at all the time and would take away again. */
+    /* The lines all at once: the stores, which are in order, wait for them one after the other.  Not the first, which
+     * the receiver looks at all the time and would take away again. */
     if (tx->keeps_pace)
         fetch_lines(tx, slot + IVC_LINE, IVC_MIN(bytes, (uint32_t)FETCH_NOW_MAX) - IVC_LINE);
     gather_split(slot, iov, n_iov);

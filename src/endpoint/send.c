@@ -25,10 +25,11 @@ static void fetch_chunks(struct ivc_endpoint *endpoint, struct ivc_pool *pool, u
             ivc_tx_refresh(&home->senders[i]->tx);
 }
 
-/* One for a packet to this peer.  Who reads nothing any more, since its guest was stopped, must not end up with all chunks,
- * or the others have none: a peer gets no more than PART times what it leaves free.  (A. K. Choudhury and E. L. Hahne,
- * "Dynamic queue length thresholds for shared-memory packet switches", 1998.) */
-static int pool_get(struct ivc_endpoint *endpoint, const struct ivc_peer *peer, struct ivc_pool *pool, uint32_t *ret_chunk)
+/* One for a packet to this peer.  Who reads nothing any more, since its guest was stopped, must not end up with all
+ * chunks, or the others have none: a peer gets no more than PART times what it leaves free.  (A. K. Choudhury and
+ * E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.) */
+static int pool_get(struct ivc_endpoint *endpoint, const struct ivc_peer *peer, struct ivc_pool *pool,
+                    uint32_t *ret_chunk)
 {
     enum { PART = 8 };
     uint32_t has = peer->tx.chunks_out;
