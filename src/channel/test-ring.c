@@ -246,6 +246,37 @@ static void test_longest(void)
         }
 }
 
+/* One who reads each packet at once meets the ring's beginning again after a few of them, or, far away, after more. */
+static void test_begins_anew(void)
+{
+    static const struct { uint32_t far, least, most; } rows[] = {
+        { 0, 4 << 10, 8 << 10 }, { 8, 128 << 10, 132 << 10 },
+    };
+    enum { LEN = 1000, PACKETS = 2000 };
+    struct pair pair;
+
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint32_t last = 0, times = 0;
+
+        open_pair(&pair, 256 << 10, 128, 4096, 65536);
+        pair.tx.untimed = true;
+        pair.tx.far = rows[i].far;
+        for (uint64_t n = 0; n < PACKETS; n++) {
+            CHECK_EQ(send_one(&pair, n, LEN), 0);
+            take_one(&pair, n, LEN);
+            ivc_rx_publish(&pair.rx);
+            if (pair.tx.at < last) {
+                times++;
+                CHECK_THAT(last * 128 >= rows[i].least && last * 128 <= rows[i].most, "row %u: after %u slots", i,
+                           last);
+            }
+            last = pair.tx.at;
+        }
+        CHECK(times > 10);
+        close_pair(&pair);
+    }
+}
+
 /* Puts both ends at lap `lap`, as if as many packets had passed. */
 static void wind_to(struct pair *pair, uint64_t lap)
 {
@@ -576,6 +607,7 @@ static const struct check_case cases[] = {
     { "full and emptied at random", test_full, 0 },
     { "exactly full", test_exactly_full, 0 },
     { "the longest, round the end", test_longest, 0 },
+    { "begun anew", test_begins_anew, 0 },
     { "2^32 laps", test_laps, 0 },
     { "payloads that look like packets", test_payload_like_words, 0 },
     { "chunks of every length", test_chunks, 0 },
