@@ -9,7 +9,7 @@ enum {
     AHEAD = 4,          /* slots; with fewer an answered message takes longer */
     SHORT_LAP = 4096,   /* bytes, of a ring whose receiver keeps pace */
     LONG_LAP = 128 << 10,       /* ... and is far away: more than both nearest caches hold */
-    FAR_CYCLES = 180,   /* that a line takes from the receiver's cache; some 120 near, 230 and more otherwise */
+    FAR_CYCLES = 200,   /* that a line takes from the receiver's cache: less when near, 215 and more otherwise */
     FAR_MAX = 4000,     /* something else took longer */
     FAR_LOOKS = 8,
     FETCH_MAX = 2048,   /* bytes; with twice as many a stream of packets of 4 KiB takes longer */
