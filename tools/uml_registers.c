@@ -52,28 +52,33 @@ static size_t whole_size(ptrace_fn *next, pid_t pid)
     return next(PTRACE_GETREGSET, pid, NT_X86_XSTATE, &iov) < 0 ? 0 : iov.iov_len;
 }
 
-static long set_whole(ptrace_fn *next, pid_t pid, const struct iovec *part)
+/* Tries the part as it is until that was refused once. */
+static long set_registers(ptrace_fn *next, pid_t pid, struct iovec *part)
 {
-    static size_t size, part_size;
+    static size_t part_size, size;      /* of a part that was refused, 0: none was; of the whole */
     static uint64_t mask;
-    struct iovec iov = { whole, size };
+    struct iovec iov = { whole, 0 };
     uint64_t components;
 
-    if (part->iov_len != part_size) {       /* once: it is always the same */
+    if (part_size == 0 || part->iov_len != part_size) {
+        long r = next(PTRACE_SETREGSET, pid, NT_X86_XSTATE, part);
+
+        if (r >= 0 || errno != EFAULT)
+            return r;
         size = whole_size(next, pid);
+        if (part->iov_len < HEADER_END || part->iov_len >= size) {
+            errno = EFAULT;
+            return r;
+        }
         part_size = part->iov_len;
         mask = components_in(part_size);
-        iov.iov_len = size;
         memset(whole, 0, sizeof whole);
-    }
-    if (part_size < HEADER_END || part_size >= size) {
-        errno = EFAULT;
-        return -1;
     }
     memcpy(whole, part->iov_base, part_size);
     memcpy(&components, whole + COMPONENTS_AT, sizeof components);
     components &= mask;
     memcpy(whole + COMPONENTS_AT, &components, sizeof components);
+    iov.iov_len = size;
     return next(PTRACE_SETREGSET, pid, NT_X86_XSTATE, &iov);
 }
 
@@ -83,7 +88,6 @@ long ptrace(enum __ptrace_request request, ...)
     va_list list;
     pid_t pid;
     void *addr, *data;
-    long r;
 
     va_start(list, request);
     pid = va_arg(list, pid_t);
@@ -92,8 +96,7 @@ long ptrace(enum __ptrace_request request, ...)
     va_end(list);
     if (!next)
         next = (ptrace_fn *)dlsym(RTLD_NEXT, "ptrace");
-    r = next(request, pid, addr, data);
-    if (r < 0 && errno == EFAULT && request == PTRACE_SETREGSET && addr == (void *)NT_X86_XSTATE)
-        r = set_whole(next, pid, data);
-    return r;
+    if (request == PTRACE_SETREGSET && addr == (void *)NT_X86_XSTATE)
+        return set_registers(next, pid, data);
+    return next(request, pid, addr, data);
 }
