@@ -97,12 +97,14 @@ int ivc_pool_grow(struct ivc_pool *pool)
     return 0;
 }
 
-int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
+int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk)
 {
     bool round_is_short = pool->n_chunks < ROUND_CHUNKS && pool->got >= pool->n_chunks;
-    int r = pool->n_free == 0 || round_is_short ? ivc_pool_grow(pool) : 0;
+    int r = round_is_short ? ivc_pool_grow(pool) : 0;
 
-    if (pool->n_free == 0)
+    while (r == 0 && pool->n_free <= left)
+        r = ivc_pool_grow(pool);
+    if (pool->n_free <= left)
         return r;
     pool->got++;
     *ret_chunk = pool->queue[pool->queue_first];
@@ -111,13 +113,9 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
     return 0;
 }
 
-int ivc_pool_get_spare(struct ivc_pool *pool, uint32_t *ret_chunk)
+int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
 {
-    int r = 0;
-
-    while (r == 0 && pool->n_free <= IVC_POOL_SPARE)
-        r = ivc_pool_grow(pool);
-    return r == 0 ? ivc_pool_get(pool, ret_chunk) : IVC_E_FULL;
+    return ivc_pool_get_leaving(pool, 0, ret_chunk);
 }
 
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)

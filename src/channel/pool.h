@@ -2,10 +2,10 @@
  * Pool: buffers of ours that receivers read in place.
  *
  * One pool serves all peers of an endpoint, so that its memory depends on the traffic and not on
- * the number of peers.  It starts empty and grows, share by share, to 16 chunks as they are used, and
- * beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they became free: large
- * messages then cycle through the whole pool, and a chunk that comes round again has left the cache that it
- * was read from, or at least is not being written back from it (see docs/performance.md).
+ * the number of peers.  It starts empty and grows, share by share, to 16 chunks as they are used,
+ * and beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they
+ * became free: large messages then cycle through the whole pool, and a chunk that comes round again has
+ * left the cache that it was read from, or at least is not being written back from it (see docs/performance.md).
  */
 #ifndef IVC_CHANNEL_POOL_H
 #define IVC_CHANNEL_POOL_H
@@ -46,10 +46,11 @@ int ivc_pool_grow(struct ivc_pool *pool);
 /* A chunk, or IVC_E_FULL when all are under way and the pool may not grow, or IVC_E_NOSPACE when
  * there is none and the region has no memory for one. */
 int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
-/* The same for who may keep it until something else has gone through the pool: IVC_E_FULL also when it would leave
- * fewer than IVC_POOL_SPARE free, so that there is always a chunk that goes round. */
+/* The same, and IVC_E_FULL also when fewer than `left` others would stay free. */
+int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk);
+/* To be left by who may keep one until something else has gone through the pool: so there is always one that goes
+ * round. */
 enum { IVC_POOL_SPARE = 4 };
-int ivc_pool_get_spare(struct ivc_pool *pool, uint32_t *ret_chunk);
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
 /* The chunks that were got and not put back; when no ring is open, those that somebody fills.  The

@@ -229,8 +229,7 @@ static void look_how_far(struct ivc_tx *tx)
     if (!link || tx->untimed)
         return;
     start = ivc_cycles();
-    /* Relaxed: only where it lies matters.  The branch on it is not decided before it is here, nor the clock read that
-     * follows a load on which it waits. */
+    /* Relaxed: only how long it takes matters. */
     if (ivc_load_relaxed(&link->head) == tx->head)
         return;
     ivc_loads_are_over();

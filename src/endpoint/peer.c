@@ -264,8 +264,8 @@ int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address
 }
 
 /*
- * A longer ring makes streams faster, up to 256 KiB, but 1,024 members cannot all
- * have such.  So it is as long as all pairs can have in an eighth of the region.
+ * A longer ring makes streams faster, up to 256 KiB, but 1,024 members cannot all have such.  So it is as long as all
+ * pairs can have in an eighth of the region.
  */
 static uint32_t ring_size(const struct ivc_endpoint *endpoint)
 {

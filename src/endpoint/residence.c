@@ -20,8 +20,8 @@ enum { RESERVE_MAX = 16 };      /* with all else, half of what the region should
  * How much of the region the pool may take.  Where a second-level cache is small, large messages go fastest when the
  * chunks that are under way are more than the sender's holds, so that the receiver reads them from the shared third
  * level instead of fetching each line dirty from the other core; four times that cache does it.  Where it is large,
- * that would be slower by a fifth for messages of 2 MiB and more, and half of it is enough (docs/performance.md).  At least
- * 1 MiB; never more than an eighth of the region.
+ * that would be slower by a fifth for messages of 2 MiB and more, and half of it is enough (docs/performance.md).  At
+ * least 1 MiB; never more than an eighth of the region.
  */
 static uint64_t pool_limit(uint64_t region_size)
 {

@@ -25,20 +25,20 @@ static void fetch_chunks(struct ivc_endpoint *endpoint, struct ivc_pool *pool, u
             ivc_tx_refresh(&home->senders[i]->tx);
 }
 
-/* One for a packet to this peer.  Who reads nothing any more, since its guest was stopped, must not end up with all
- * chunks, or the others have none: a peer gets no more than PART times what it leaves free.  (A. K. Choudhury and
- * E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.) */
-static int pool_get(struct ivc_endpoint *endpoint, const struct ivc_peer *peer, struct ivc_pool *pool,
-                    uint32_t *ret_chunk)
+static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk)
+{
+    fetch_chunks(endpoint, pool, left + 1);
+    return ivc_pool_get_leaving(pool, left, ret_chunk);
+}
+
+/* How many to leave to others by a packet to this peer.  Who reads nothing any more, since its guest was stopped, must
+ * not end up with all chunks: a peer gets another only if what is free, times PART, is no less than what it has.
+ * (A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.) */
+static uint32_t others_part(const struct ivc_peer *peer)
 {
     enum { PART = 8 };
-    uint32_t has = peer->tx.chunks_out;
 
-    fetch_chunks(endpoint, pool, 1 + has / PART);
-    has = peer->tx.chunks_out;
-    if (pool->n_free * PART < has && (ivc_pool_grow(pool) != 0 || pool->n_free * PART < has))
-        return IVC_E_FULL;
-    return ivc_pool_get(pool, ret_chunk);
+    return (IVC_MAX(peer->tx.chunks_out, 1) - 1) / PART;
 }
 
 /* More than goes through the ring, which one of the last resort is too small for soon. */
@@ -49,7 +49,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
     bool timed = len >= IVC_FILL_LEAST && !endpoint->untimed;
     uint64_t start;
     uint32_t chunk;
-    int r = pool_get(endpoint, peer, pool, &chunk);
+    int r = pool_get(endpoint, pool, others_part(peer), &chunk);
 
     if (r != 0)
         return r;
@@ -215,7 +215,7 @@ static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
     int r = pool ? ivc_residence_open_pool(endpoint, pool, peer->member.slot) : -ENOMEM;
 
     if (r == 0)
-        r = pool_get(endpoint, peer, pool, &ret_buffer->chunk);
+        r = pool_get(endpoint, pool, others_part(peer), &ret_buffer->chunk);
     if (r == 0)
         make_buffer(endpoint, pool, ret_buffer);
     return r;
@@ -258,8 +258,7 @@ int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer
     ivc_endpoint_lock(endpoint);
     if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= endpoint->packet_max && endpoint->crowd.yields == 0) {
         pool = peer->tx.pool;
-        fetch_chunks(endpoint, pool, IVC_POOL_SPARE + 1);
-        r = ivc_pool_get_spare(pool, &ret_buffer->chunk);
+        r = pool_get(endpoint, pool, IVC_POOL_SPARE, &ret_buffer->chunk);
     }
     if (r == 0) {
         make_buffer(endpoint, pool, ret_buffer);
