@@ -218,7 +218,8 @@ def _exchange(
 ) -> subprocess.CompletedProcess[str]:
     """Messages between ranks 0 and 1 through the plug-in, `rounds` single ones and as many at a time, to and fro."""
     words = ["--test", "latency", "--sizes", f"{size}-{size}", "--iterations", str(rounds)]
-    words += ["--warmup", "1", "--settle", "0"]
+    # No time limit that could end them earlier: a first round that took long is not to make them fewer.
+    words += ["--warmup", "1", "--settle", "0", "--seconds", "600"]
     env = {**environment(str(where)), **SELECTIONS["btl ivc,self"], **more}
     return _mpirun(run, ranks, [str(paths.build() / "bench" / "bench_mpi"), *words], env)
 
