@@ -1,6 +1,7 @@
 /* Pool: see pool.h. */
 #include "channel/pool.h"
 
+#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
 
@@ -10,6 +11,10 @@
 enum {
     FIRST_SHARE_CHUNKS = 2,
     ROUND_CHUNKS = 16,      /* that go round if the region is roomy: more than a first-level cache holds */
+    FETCH_AT_ONCE = 16,     /* lines: as many as a processor waits for at a time */
+    FETCH_MAX = 128 << 10,  /* bytes in one wait: a few microseconds */
+    PUSH = 64 << 10,        /* bytes: more than a first-level cache holds */
+    PUSH_LEAST = 12 << 10,  /* of a packet: with shorter ones it makes no difference */
     REFUSALS = 10000,       /* a millisecond or so of asking in vain */
 
     /* Bytes of a share in front of its first chunk.  A load waits for a store that is under way to an address with the
@@ -110,6 +115,10 @@ int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chu
     *ret_chunk = pool->queue[pool->queue_first];
     pool->queue_first = ivc_wrap(pool->queue_first + 1, pool->queue_size);
     pool->n_free--;
+    if (pool->ahead.done > 0)
+        pool->ahead.done--;
+    else
+        pool->ahead.at = 0;
     return 0;
 }
 
@@ -122,6 +131,45 @@ void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
 {
     pool->queue[ivc_wrap(pool->queue_first + pool->n_free, pool->queue_size)] = chunk;
     pool->n_free++;
+}
+
+/* A wait begins: as many chunks as were filled since the last one.  When that were fewer than before, only half of the
+ * difference less, since there may be waits in the middle of a message.  Of long ones enough that what was filled just
+ * now makes room in the nearest cache: its reader takes lines from the second-level one sooner. */
+static void begin_to_fetch(struct ivc_pool_ahead *ahead)
+{
+    uint32_t chunks = IVC_MAX(ahead->filled, 1);
+
+    if (chunks < ahead->chunks)
+        chunks = ahead->chunks - (ahead->chunks - chunks + 1) / 2;
+    if (ahead->longest >= PUSH_LEAST)
+        chunks = IVC_MAX(chunks, PUSH / ahead->longest + 1);
+    ahead->bytes = ahead->longest;
+    ahead->chunks = IVC_MIN(chunks, IVC_MAX(FETCH_MAX / ahead->bytes, 1));
+    ahead->filled = ahead->longest = ahead->done = ahead->at = 0;
+}
+
+void ivc_pool_fetch_some(struct ivc_pool *pool)
+{
+    struct ivc_pool_ahead *ahead = &pool->ahead;
+    uint32_t chunk, share;
+    uint64_t offset;
+    char *memory;
+
+    if (ahead->longest > 0)
+        begin_to_fetch(ahead);
+    /* Free ones only: the others are being read. */
+    ahead->due = ahead->done < IVC_MIN(ahead->chunks, pool->n_free);
+    if (!ahead->due)
+        return;
+    chunk = pool->queue[ivc_wrap(pool->queue_first + ahead->done, pool->queue_size)];
+    memory = ivc_pool_memory(pool, chunk, &share, &offset);
+    for (uint32_t i = 0; i < FETCH_AT_ONCE && ahead->at < ahead->bytes; i++, ahead->at += IVC_LINE)
+        ivc_fetch_to_write(memory + ahead->at);
+    if (ahead->at >= ahead->bytes) {
+        ahead->at = 0;
+        ahead->done++;
+    }
 }
 
 static void mark_free(const struct ivc_pool *pool, bool *is_free)

@@ -10,10 +10,31 @@
 #ifndef IVC_CHANNEL_POOL_H
 #define IVC_CHANNEL_POOL_H
 
+#include "base/util.h"
 #include "channel/layout.h"
 #include "region/region.h"
 
-enum { IVC_CHUNK_SIZE_DEFAULT = 32 * 1024 };
+enum {
+    IVC_CHUNK_SIZE_DEFAULT = 32 * 1024,
+    IVC_AHEAD_LEAST = 512,      /* bytes of a packet: shorter ones go through the ring in any case */
+    IVC_POOL_SPARE = 4,         /* chunks to be left by who may keep one until something else has gone through the
+                                   pool: so there is always one that goes round */
+};
+
+/*
+ * The chunks that will be filled next: their lines are fetched while we wait for something to come.
+ *
+ * The lines of a chunk that comes round again lie in the cache of who read it last.  When that is far away, each
+ * store of filling it waits until they have been given up there; asked for in time they are ours by then.  Who sends,
+ * waits for an answer and sends again has that time.  It is a hint to the processor, which changes no byte: so it does
+ * not matter whether the memory is still there, nor who reads it.
+ */
+struct ivc_pool_ahead {
+    bool due;                   /* there is something to be fetched */
+    uint32_t filled, longest;   /* chunks since the last wait; the most bytes of a packet, 0: nothing was sent */
+    uint32_t chunks, bytes;     /* wanted: of so many, so many bytes each */
+    uint32_t done, at;          /* fetched: so many, and so many bytes of the one behind them */
+};
 
 struct ivc_pool {
     struct ivc_region *region;
@@ -29,6 +50,7 @@ struct ivc_pool {
     uint8_t *share_of;          /* per chunk */
     uint32_t *queue;            /* free chunks, oldest first */
     uint32_t queue_size, queue_first, n_free;
+    struct ivc_pool_ahead ahead;
     struct ivc_pool *next;      /* its owner's */
 };
 
@@ -48,10 +70,33 @@ int ivc_pool_grow(struct ivc_pool *pool);
 int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
 /* The same, and IVC_E_FULL also when fewer than `left` others would stay free. */
 int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk);
-/* To be left by who may keep one until something else has gone through the pool: so there is always one that goes
- * round. */
-enum { IVC_POOL_SPARE = 4 };
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
+
+/* A packet of `len` bytes was sent to someone far away, in so many chunks (0: another way, but it might have gone by one):
+ * in the next wait lines for the like of it are fetched. */
+static inline void ivc_pool_has_sent(struct ivc_pool *pool, uint32_t chunks, uint32_t len)
+{
+    struct ivc_pool_ahead *ahead = &pool->ahead;
+
+    ahead->due = true;
+    ahead->filled += chunks;
+    ahead->longest = IVC_MAX(ahead->longest, len);
+}
+
+/* A wait begins, and hardly any chunk is free: whether some were read meanwhile is to be looked for. */
+static inline bool ivc_pool_wants_chunks(const struct ivc_pool *pool)
+{
+    return pool->ahead.longest > 0 && pool->n_free < IVC_POOL_SPARE;
+}
+
+/* In each turn of a wait while `ahead.due`: asks for a few lines. */
+void ivc_pool_fetch_some(struct ivc_pool *pool);
+
+/* Whether lines for so many bytes were fetched of the chunk that is got next. */
+static inline bool ivc_pool_has_fetched(const struct ivc_pool *pool, size_t len)
+{
+    return len <= (pool->ahead.done > 0 ? pool->ahead.bytes : pool->ahead.at);
+}
 
 /* The chunks that were got and not put back; when no ring is open, those that somebody fills.  The
  * caller frees the list, which is NULL when there are none.  -ENOMEM. */

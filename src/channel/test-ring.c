@@ -446,6 +446,54 @@ static void test_pool(void)
     close_pair(&pair);
 }
 
+/* What was sent is fetched for in the next wait, of free chunks, and counts until such a chunk is got. */
+static void test_pool_ahead(void)
+{
+    enum { TURNS = 200 };
+    struct pair pair;
+    uint32_t chunks[8];
+
+    open_pair(&pair, 4096, 64, 8192, 4 * 8192);
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        ivc_pool_put(&pair.pool, chunks[i]);
+    CHECK(!pair.pool.ahead.due && !ivc_pool_has_fetched(&pair.pool, 1));    /* nothing was sent */
+
+    ivc_pool_has_sent(&pair.pool, 0, 1000);
+    CHECK(!ivc_pool_has_fetched(&pair.pool, 1));            /* nobody has waited */
+    for (uint32_t i = 0; i < TURNS; i++)
+        ivc_pool_fetch_some(&pair.pool);
+    CHECK(!pair.pool.ahead.due);
+    CHECK(ivc_pool_has_fetched(&pair.pool, 1000));
+    CHECK(!ivc_pool_has_fetched(&pair.pool, 1001));
+    CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[0]), 0);
+    CHECK(!ivc_pool_has_fetched(&pair.pool, 1));
+    ivc_pool_put(&pair.pool, chunks[0]);
+
+    ivc_pool_has_sent(&pair.pool, 1, 100);
+    ivc_pool_has_sent(&pair.pool, 1, 4000);
+    for (uint32_t i = 0; i < TURNS; i++)
+        ivc_pool_fetch_some(&pair.pool);
+    for (uint32_t i = 0; i < 2; i++) {
+        CHECK(ivc_pool_has_fetched(&pair.pool, 4000));
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
+    }
+    CHECK(!ivc_pool_has_fetched(&pair.pool, 1));
+
+    /* One chunk is free, more were asked for: a part of a packet's lines is not enough for it. */
+    ivc_pool_has_sent(&pair.pool, 5, 8192);
+    ivc_pool_fetch_some(&pair.pool);
+    CHECK(ivc_pool_has_fetched(&pair.pool, IVC_LINE) && !ivc_pool_has_fetched(&pair.pool, 8192));
+    for (uint32_t i = 0; i < TURNS; i++)
+        ivc_pool_fetch_some(&pair.pool);
+    CHECK(ivc_pool_has_fetched(&pair.pool, 8192));
+    CHECK_EQ(pair.pool.ahead.done, 1);
+    CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[2]), 0);
+    CHECK(!ivc_pool_has_fetched(&pair.pool, 1));
+    close_pair(&pair);
+}
+
 /* A region with hardly any memory: the pool takes what there is and asks no more. */
 static void test_pool_without_memory(void)
 {
@@ -613,6 +661,7 @@ static const struct check_case cases[] = {
     { "chunks of every length", test_chunks, 0 },
     { "chunks come back in time", test_chunks_come_back, 0 },
     { "the pool's limit", test_pool, 0 },
+    { "chunks that are fetched ahead", test_pool_ahead, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },
     { "chunks filled into the cache or past it", test_fill, 0 },
     { "chunks filled for one who does not tell", test_fill_alone, 0 },

@@ -51,12 +51,18 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
     return r;
 }
 
+/* As far as we have seen. */
+static bool is_far(const struct ivc_tx *tx)
+{
+    return tx->far > FAR_LOOKS / 2;
+}
+
 /* Slots after which one whose packets are all read begins anew.  Near each other, both have these few lines in their
  * nearest caches then.  Far from each other that makes it slower: a line that was just written is handed on quicker
  * from a second-level cache than from a first-level one. */
 static uint32_t lap(const struct ivc_tx *tx)
 {
-    uint32_t bytes = tx->far > FAR_LOOKS / 2 ? LONG_LAP : SHORT_LAP;
+    uint32_t bytes = is_far(tx) ? LONG_LAP : SHORT_LAP;
 
     return IVC_MIN(bytes >> tx->shift, tx->n_slots);
 }
@@ -159,14 +165,37 @@ void ivc_tx_close(struct ivc_tx *tx)
     *tx = (struct ivc_tx){ 0 };
 }
 
+/* How far away the receiver is, by what the line takes on which it tells where it is; which it has written since, or
+ * the line is here and tells nothing. */
+static void look_how_far(struct ivc_tx *tx, const struct ivc_layout_link *link)
+{
+    uint64_t start, took;
+
+    if (tx->untimed)
+        return;
+    start = ivc_cycles();
+    /* Relaxed: only how long it takes matters. */
+    if (ivc_load_relaxed(&link->head) == tx->head)
+        return;
+    ivc_loads_are_over();
+    took = ivc_cycles() - start;
+    if (took >= FAR_CYCLES && took < FAR_MAX)
+        tx->far += tx->far < FAR_LOOKS;
+    else if (took < FAR_CYCLES)
+        tx->far -= tx->far > 0;
+}
+
 int ivc_tx_refresh(struct ivc_tx *tx)
 {
     const struct ivc_layout_link *link = ivc_region_peer_link(tx->region, tx->slot);
     uint64_t peer_head;
 
+    if (!link)
+        return 0;
+    look_how_far(tx, link);
     /* Acquire: pairs with the release in ivc_link_open(): before that, the line is about an
      * earlier owner of our slot. */
-    if (!link || ivc_load_acquire(&link->generation) != ivc_region_self(tx->region)->generation)
+    if (ivc_load_acquire(&link->generation) != ivc_region_self(tx->region)->generation)
         return 0;
     /* Acquire: pairs with the release in ivc_rx_publish(); what the receiver read, it has read. */
     peer_head = ivc_load_acquire(&link->head);
@@ -219,27 +248,6 @@ static int need_slots(struct ivc_tx *tx, uint32_t n)
     return tx->tail - tx->head + n <= tx->n_slots ? 0 : no_room(tx);
 }
 
-/* How far away the receiver is, by what the line takes on which it tells where it is; which it has written since, or
- * the line is here and tells nothing. */
-static void look_how_far(struct ivc_tx *tx)
-{
-    const struct ivc_layout_link *link = ivc_region_peer_link(tx->region, tx->slot);
-    uint64_t start, took;
-
-    if (!link || tx->untimed)
-        return;
-    start = ivc_cycles();
-    /* Relaxed: only how long it takes matters. */
-    if (ivc_load_relaxed(&link->head) == tx->head)
-        return;
-    ivc_loads_are_over();
-    took = ivc_cycles() - start;
-    if (took >= FAR_CYCLES && took < FAR_MAX)
-        tx->far += tx->far < FAR_LOOKS;
-    else if (took < FAR_CYCLES)
-        tx->far -= tx->far > 0;
-}
-
 /* Once in each lap, before a packet of `n` slots: when the receiver keeps pace, a few slots suffice.  Not for what one
  * slot holds: of these a whole lap is near enough. */
 static int look_for_lap(struct ivc_tx *tx, uint32_t n)
@@ -247,7 +255,6 @@ static int look_for_lap(struct ivc_tx *tx, uint32_t n)
     uint32_t slots;
     int r;
 
-    look_how_far(tx);
     r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
@@ -321,6 +328,8 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     if (tx->keeps_pace)
         fetch_lines(tx, slot + IVC_LINE, IVC_MIN(bytes, (uint32_t)FETCH_NOW_MAX) - IVC_LINE);
     gather_split(slot, iov, n_iov);
+    if (is_far(tx) && len >= IVC_AHEAD_LEAST)
+        ivc_pool_has_sent(tx->pool, 0, (uint32_t)len);
     for (uint32_t i = 1; i < n; i++)
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
@@ -388,6 +397,8 @@ static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void 
     memcpy(slot + IVC_SLOT_HEAD_AT, head, head_len);
     memcpy(slot + IVC_SLOT_REF_AT, body, sizeof *body);
     note_chunk(tx, chunk);
+    if (is_far(tx) && !(tx->fill.past && body->len >= IVC_FILL_LEAST))
+        ivc_pool_has_sent(tx->pool, 1, head_len + body->len);
     ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
 }
 

@@ -406,6 +406,21 @@ void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
     leave(endpoint);
 }
 
+/* While we wait: the lines of what will be filled next, should it be for one of those who send to us. */
+static void fetch_ahead(struct ivc_endpoint *endpoint)
+{
+    for (uint32_t i = 0; i < endpoint->n_hot; i++) {
+        struct ivc_tx *tx = &endpoint->hot[i]->tx;
+
+        if (!tx->pool || __builtin_expect(!tx->pool->ahead.due, 1))
+            continue;
+        /* Nonsense about how far it is, is found again by who needs room. */
+        if (ivc_pool_wants_chunks(tx->pool))
+            (void)ivc_tx_refresh(tx);
+        ivc_pool_fetch_some(tx->pool);
+    }
+}
+
 __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
 {
     bool threads = endpoint->threads, share;
@@ -417,8 +432,11 @@ __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoin
         return 0;
     n = poll_turn(endpoint);
     ivc_crowd_turn(&endpoint->crowd, n > 0);
-    if (n == 0)
+    if (n == 0) {
         ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
+        if (!threads)
+            fetch_ahead(endpoint);
+    }
     /* Of several threads only the one in here may look at `crowd`. */
     share = threads && ivc_crowd_is_due(&endpoint->crowd);
     leave(endpoint);

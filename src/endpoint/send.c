@@ -41,7 +41,8 @@ static uint32_t others_part(const struct ivc_peer *peer)
     return (IVC_MAX(peer->tx.chunks_out, 1) - 1) / PART;
 }
 
-/* More than goes through the ring, which one of the last resort is too small for soon. */
+/* More than goes through the ring, which one of the last resort is too small for soon; or less, when lines of a chunk
+ * have come to us meanwhile. */
 static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                          const struct iovec *iov, unsigned n_iov, size_t len)
 {
@@ -120,9 +121,13 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
                                       size_t len)
 {
     uint64_t at = peer->tx.tail;
-    int r = __builtin_expect(len <= peer->tx.eager_max, 1)
-        ? ivc_tx_send(&peer->tx, tag, iov, n_iov, len)
-        : send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
+    bool eager = __builtin_expect(len <= peer->tx.eager_max, 1);
+    int r = IVC_E_FULL;
+
+    if (!eager || (__builtin_expect(len >= IVC_AHEAD_LEAST, 0) && ivc_pool_has_fetched(peer->tx.pool, len)))
+        r = send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
+    if (eager && r == IVC_E_FULL)
+        r = ivc_tx_send(&peer->tx, tag, iov, n_iov, len);
 
     /* For the compiler: the header is looked at after the packet was stored.  The processor may look
      * earlier, but a store that has been executed before a page is taken away reaches that page: who

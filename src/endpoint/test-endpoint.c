@@ -375,6 +375,43 @@ static void test_chunks_for_others(void)
     CHECK_EQ(unsetenv("IVC_CHUNK_SIZE"), 0);
 }
 
+/* To a peer far away, what fits into the ring goes by a chunk once there was a wait, and through the ring right behind
+ * another; in order, whatever way. */
+static void test_after_a_wait(void)
+{
+    enum { FAR = 8, ROUNDS = 100, WAIT = 100 };
+    const char *path = check_file(0, SIZE);
+    struct ivc_peer *peer, *back;
+    unsigned packets = 0;
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    peer = connect_to(&a, &b);
+    back = connect_to(&b, &a);
+    CHECK_EQ(ivc_endpoint_send(b.endpoint, back, 9, &(struct iovec){ payload, 8 }, 1), 0);
+    for (unsigned i = 0; i < 300 && a.packets == 0; i++)
+        ivc_endpoint_progress(a.endpoint);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (unsigned i = 0; i < WAIT; i++)
+            ivc_endpoint_progress(a.endpoint);
+        for (unsigned i = 0; i < 2; i++, packets++) {
+            uint64_t before = peer->tx.pool ? peer->tx.pool->got : 0;
+
+            fill_payload(packets);
+            CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 1000 }, 1), 0);
+            CHECK_EQ(peer->tx.pool->got - before, i == 0 && round > 0);
+            peer->tx.far = FAR;
+        }
+        for (unsigned i = 0; i < 300 && b.packets < packets; i++)
+            ivc_endpoint_progress(b.endpoint);
+        CHECK_EQ(b.packets, packets);
+        fill_payload(packets - 1);
+        CHECK_EQ(memcmp(b.packet_bytes, payload, 1000), 0);
+    }
+    node_close(&a);
+    node_close(&b);
+}
+
 /* More peers than rings are looked at in each turn: none starves, each packet arrives. */
 static void test_many_peers(void)
 {
@@ -949,6 +986,7 @@ static const struct check_case cases[] = {
     { "no piece of memory for a long ring", test_ring_in_pieces, 0 },
     { "buffers that are kept for a while", test_spare_buffers, 0 },
     { "chunks for others", test_chunks_for_others, 0 },
+    { "by a chunk after a wait", test_after_a_wait, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },
     { "an address of one that left", test_left, 0 },
