@@ -13,6 +13,7 @@ enum {
     ROUND_CHUNKS = 16,      /* that go round if the region is roomy: more than a first-level cache holds */
     FETCH_AT_ONCE = 16,     /* lines: as many as a processor waits for at a time */
     FETCH_MAX = 128 << 10,  /* bytes in one wait: a few microseconds */
+    FETCH_NOW = 4096,       /* bytes of the next chunk when there is no wait; with twice as many it is no better */
     PUSH = 64 << 10,        /* bytes: more than a first-level cache holds */
     PUSH_LEAST = 12 << 10,  /* of a packet: with shorter ones it makes no difference */
     REFUSALS = 10000,       /* a millisecond or so of asking in vain */
@@ -149,12 +150,36 @@ static void begin_to_fetch(struct ivc_pool_ahead *ahead)
     ahead->filled = ahead->longest = ahead->done = ahead->at = 0;
 }
 
+/* Of the free chunk that is got when `i` others have been. */
+static char *free_chunk(const struct ivc_pool *pool, uint32_t i)
+{
+    uint32_t share;
+    uint64_t offset;
+
+    return ivc_pool_memory(pool, pool->queue[ivc_wrap(pool->queue_first + i, pool->queue_size)], &share, &offset);
+}
+
+static void fetch_lines(char *memory, uint32_t from, uint32_t to)
+{
+    for (uint32_t at = from; at < to; at += IVC_LINE)
+        ivc_fetch_to_write(memory + at);
+}
+
+void ivc_pool_has_sent(struct ivc_pool *pool, uint32_t chunks, uint32_t len)
+{
+    struct ivc_pool_ahead *ahead = &pool->ahead;
+
+    ahead->due = true;
+    ahead->filled += chunks;
+    ahead->longest = IVC_MAX(ahead->longest, len);
+    if (chunks > 0 && pool->n_free > 0 && !ivc_pool_has_fetched(pool, 1))
+        fetch_lines(free_chunk(pool, 0), 0, IVC_MIN(len, (uint32_t)FETCH_NOW));
+}
+
 void ivc_pool_fetch_some(struct ivc_pool *pool)
 {
     struct ivc_pool_ahead *ahead = &pool->ahead;
-    uint32_t chunk, share;
-    uint64_t offset;
-    char *memory;
+    uint32_t to;
 
     if (ahead->longest > 0)
         begin_to_fetch(ahead);
@@ -162,11 +187,10 @@ void ivc_pool_fetch_some(struct ivc_pool *pool)
     ahead->due = ahead->done < IVC_MIN(ahead->chunks, pool->n_free);
     if (!ahead->due)
         return;
-    chunk = pool->queue[ivc_wrap(pool->queue_first + ahead->done, pool->queue_size)];
-    memory = ivc_pool_memory(pool, chunk, &share, &offset);
-    for (uint32_t i = 0; i < FETCH_AT_ONCE && ahead->at < ahead->bytes; i++, ahead->at += IVC_LINE)
-        ivc_fetch_to_write(memory + ahead->at);
-    if (ahead->at >= ahead->bytes) {
+    to = IVC_MIN(ahead->bytes, ahead->at + FETCH_AT_ONCE * IVC_LINE);
+    fetch_lines(free_chunk(pool, ahead->done), ahead->at, to);
+    ahead->at = to;
+    if (to == ahead->bytes) {
         ahead->at = 0;
         ahead->done++;
     }

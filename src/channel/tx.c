@@ -328,11 +328,11 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     if (tx->keeps_pace)
         fetch_lines(tx, slot + IVC_LINE, IVC_MIN(bytes, (uint32_t)FETCH_NOW_MAX) - IVC_LINE);
     gather_split(slot, iov, n_iov);
-    if (is_far(tx) && len >= IVC_AHEAD_LEAST)
-        ivc_pool_has_sent(tx->pool, 0, (uint32_t)len);
     for (uint32_t i = 1; i < n; i++)
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
+    if (is_far(tx) && len >= IVC_AHEAD_LEAST)
+        ivc_pool_has_sent(tx->pool, 0, (uint32_t)len);
     /* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
      * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
     if (!tx->keeps_pace)
@@ -397,9 +397,9 @@ static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void 
     memcpy(slot + IVC_SLOT_HEAD_AT, head, head_len);
     memcpy(slot + IVC_SLOT_REF_AT, body, sizeof *body);
     note_chunk(tx, chunk);
+    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
     if (is_far(tx) && !(tx->fill.past && body->len >= IVC_FILL_LEAST))
         ivc_pool_has_sent(tx->pool, 1, head_len + body->len);
-    ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
 }
 
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len)
