@@ -139,15 +139,16 @@ void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
  * now makes room in the nearest cache: its reader takes lines from the second-level one sooner. */
 static void begin_to_fetch(struct ivc_pool_ahead *ahead)
 {
-    uint32_t chunks = IVC_MAX(ahead->filled, 1);
+    uint32_t chunks = ahead->sent == 1 ? 1 : ahead->filled;
 
     if (chunks < ahead->chunks)
         chunks = ahead->chunks - (ahead->chunks - chunks + 1) / 2;
     if (ahead->longest >= PUSH_LEAST)
         chunks = IVC_MAX(chunks, PUSH / ahead->longest + 1);
-    ahead->bytes = ahead->longest;
+    ahead->bytes = IVC_MAX(ahead->longest, 1);
     ahead->chunks = IVC_MIN(chunks, IVC_MAX(FETCH_MAX / ahead->bytes, 1));
-    ahead->filled = ahead->longest = ahead->done = ahead->at = 0;
+    ahead->alone = ahead->sent == 1;
+    ahead->sent = ahead->filled = ahead->longest = ahead->done = ahead->at = 0;
 }
 
 /* Of the free chunk that is got when `i` others have been. */
@@ -170,9 +171,10 @@ void ivc_pool_has_sent(struct ivc_pool *pool, uint32_t chunks, uint32_t len)
     struct ivc_pool_ahead *ahead = &pool->ahead;
 
     ahead->due = true;
+    ahead->sent++;
     ahead->filled += chunks;
     ahead->longest = IVC_MAX(ahead->longest, len);
-    if (chunks > 0 && pool->n_free > 0 && !ivc_pool_has_fetched(pool, 1))
+    if (chunks > 0 && pool->n_free > 0 && ahead->done == 0 && ahead->at == 0)
         fetch_lines(free_chunk(pool, 0), 0, IVC_MIN(len, (uint32_t)FETCH_NOW));
 }
 
@@ -181,7 +183,7 @@ void ivc_pool_fetch_some(struct ivc_pool *pool)
     struct ivc_pool_ahead *ahead = &pool->ahead;
     uint32_t to;
 
-    if (ahead->longest > 0)
+    if (ahead->sent > 0)
         begin_to_fetch(ahead);
     /* Free ones only: the others are being read. */
     ahead->due = ahead->done < IVC_MIN(ahead->chunks, pool->n_free);

@@ -16,7 +16,7 @@
 
 enum {
     IVC_CHUNK_SIZE_DEFAULT = 32 * 1024,
-    IVC_AHEAD_LEAST = 512,      /* bytes of a packet: shorter ones go through the ring in any case */
+    IVC_AHEAD_LEAST = 768,      /* bytes of a packet: shorter ones go through the ring in any case */
     IVC_POOL_SPARE = 4,         /* chunks to be left by who may keep one until something else has gone through the
                                    pool: so there is always one that goes round */
 };
@@ -31,7 +31,9 @@ enum {
  */
 struct ivc_pool_ahead {
     bool due;                   /* there is something to be fetched */
-    uint32_t filled, longest;   /* chunks since the last wait; the most bytes of a packet, 0: nothing was sent */
+    uint32_t sent, filled;      /* since the last wait: packets, and chunks of them */
+    uint32_t longest;           /* ... the most bytes of one */
+    bool alone;                 /* before the last wait there was one packet */
     uint32_t chunks, bytes;     /* wanted: of so many, so many bytes each */
     uint32_t done, at;          /* fetched: so many, and so many bytes of the one behind them */
 };
@@ -80,16 +82,17 @@ void ivc_pool_has_sent(struct ivc_pool *pool, uint32_t chunks, uint32_t len);
 /* A wait begins, and hardly any chunk is free: whether some were read meanwhile is to be looked for. */
 static inline bool ivc_pool_wants_chunks(const struct ivc_pool *pool)
 {
-    return pool->ahead.longest > 0 && pool->n_free < IVC_POOL_SPARE;
+    return pool->ahead.sent > 0 && pool->n_free < IVC_POOL_SPARE;
 }
 
 /* In each turn of a wait while `ahead.due`: asks for a few lines. */
 void ivc_pool_fetch_some(struct ivc_pool *pool);
 
-/* Whether lines for so many bytes were fetched of the chunk that is got next. */
-static inline bool ivc_pool_has_fetched(const struct ivc_pool *pool, size_t len)
+/* Whether a chunk is the best way for a packet of so many bytes that another way is open to: lines for it were fetched of
+ * the chunk that is got next, and it is likely to be the only one until the next wait. */
+static inline bool ivc_pool_is_ready(const struct ivc_pool *pool, size_t len)
 {
-    return len <= (pool->ahead.done > 0 ? pool->ahead.bytes : pool->ahead.at);
+    return pool->ahead.alone && len <= (pool->ahead.done > 0 ? pool->ahead.bytes : pool->ahead.at);
 }
 
 /* The chunks that were got and not put back; when no ring is open, those that somebody fills.  The

@@ -446,51 +446,57 @@ static void test_pool(void)
     close_pair(&pair);
 }
 
+static void wait_for_lines(struct ivc_pool *pool)
+{
+    for (uint32_t i = 0; i < 200; i++)
+        ivc_pool_fetch_some(pool);
+    CHECK(!pool->ahead.due);
+}
+
 /* What was sent is fetched for in the next wait, of free chunks, and counts until such a chunk is got. */
 static void test_pool_ahead(void)
 {
-    enum { TURNS = 200 };
     struct pair pair;
-    uint32_t chunks[8];
+    uint32_t chunks[4];
 
     open_pair(&pair, 4096, 64, 8192, 4 * 8192);
     for (uint32_t i = 0; i < 4; i++)
         CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
     for (uint32_t i = 0; i < 3; i++)
         ivc_pool_put(&pair.pool, chunks[i]);
-    CHECK(!pair.pool.ahead.due && !ivc_pool_has_fetched(&pair.pool, 1));    /* nothing was sent */
+    CHECK(!pair.pool.ahead.due && !ivc_pool_is_ready(&pair.pool, 1));       /* nothing was sent */
 
     ivc_pool_has_sent(&pair.pool, 0, 1000);
-    CHECK(!ivc_pool_has_fetched(&pair.pool, 1));            /* nobody has waited */
-    for (uint32_t i = 0; i < TURNS; i++)
-        ivc_pool_fetch_some(&pair.pool);
-    CHECK(!pair.pool.ahead.due);
-    CHECK(ivc_pool_has_fetched(&pair.pool, 1000));
-    CHECK(!ivc_pool_has_fetched(&pair.pool, 1001));
+    CHECK(!ivc_pool_is_ready(&pair.pool, 1));               /* nobody has waited */
+    wait_for_lines(&pair.pool);
+    CHECK(ivc_pool_is_ready(&pair.pool, 1000));
+    CHECK(!ivc_pool_is_ready(&pair.pool, 1001));
     CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[0]), 0);
-    CHECK(!ivc_pool_has_fetched(&pair.pool, 1));
+    CHECK(!ivc_pool_is_ready(&pair.pool, 1));               /* of the next one nothing was fetched */
     ivc_pool_put(&pair.pool, chunks[0]);
 
     ivc_pool_has_sent(&pair.pool, 1, 100);
     ivc_pool_has_sent(&pair.pool, 1, 4000);
-    for (uint32_t i = 0; i < TURNS; i++)
-        ivc_pool_fetch_some(&pair.pool);
-    for (uint32_t i = 0; i < 2; i++) {
-        CHECK(ivc_pool_has_fetched(&pair.pool, 4000));
+    wait_for_lines(&pair.pool);
+    CHECK_EQ(pair.pool.ahead.done, 2);
+    CHECK_EQ(pair.pool.ahead.bytes, 4000);
+    CHECK(!ivc_pool_is_ready(&pair.pool, 100));             /* two at a time go the other way */
+    for (uint32_t i = 0; i < 2; i++)
         CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
-    }
-    CHECK(!ivc_pool_has_fetched(&pair.pool, 1));
+    CHECK_EQ(pair.pool.ahead.done, 0);
 
-    /* One chunk is free, more were asked for: a part of a packet's lines is not enough for it. */
-    ivc_pool_has_sent(&pair.pool, 5, 8192);
+    /* One chunk is free, and more are asked for: a part of a packet's lines is not enough for it. */
+    ivc_pool_has_sent(&pair.pool, 1, 8192);
     ivc_pool_fetch_some(&pair.pool);
-    CHECK(ivc_pool_has_fetched(&pair.pool, IVC_LINE) && !ivc_pool_has_fetched(&pair.pool, 8192));
-    for (uint32_t i = 0; i < TURNS; i++)
-        ivc_pool_fetch_some(&pair.pool);
-    CHECK(ivc_pool_has_fetched(&pair.pool, 8192));
+    CHECK(ivc_pool_is_ready(&pair.pool, IVC_LINE) && !ivc_pool_is_ready(&pair.pool, 8192));
+    wait_for_lines(&pair.pool);
+    CHECK(ivc_pool_is_ready(&pair.pool, 8192));
     CHECK_EQ(pair.pool.ahead.done, 1);
     CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[2]), 0);
-    CHECK(!ivc_pool_has_fetched(&pair.pool, 1));
+    CHECK(!ivc_pool_is_ready(&pair.pool, 1));
+    ivc_pool_has_sent(&pair.pool, 1, 0);                    /* a packet without bytes, and none is free */
+    wait_for_lines(&pair.pool);
+    CHECK_EQ(pair.pool.ahead.done, 0);
     close_pair(&pair);
 }
 

@@ -124,7 +124,7 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
     bool eager = __builtin_expect(len <= peer->tx.eager_max, 1);
     int r = IVC_E_FULL;
 
-    if (!eager || (__builtin_expect(len >= IVC_AHEAD_LEAST, 0) && ivc_pool_has_fetched(peer->tx.pool, len)))
+    if (!eager || (__builtin_expect(len >= IVC_AHEAD_LEAST, 0) && ivc_pool_is_ready(peer->tx.pool, len)))
         r = send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
     if (eager && r == IVC_E_FULL)
         r = ivc_tx_send(&peer->tx, tag, iov, n_iov, len);
