@@ -74,9 +74,9 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
 int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk);
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
-/* A packet of `len` bytes was sent to someone far away, in so many chunks (0: another way, but it might have gone by one).
- * In the next wait lines for the like of it are fetched; should there be none, because more follows, the first ones of
- * the next chunk now. */
+/* A packet of `len` bytes was sent to someone far away, in so many chunks (0: another way, but one was open to it).  In the
+ * next wait lines for the like of it are fetched; should there be no wait, because more follows, the first ones of the
+ * next chunk now. */
 void ivc_pool_has_sent(struct ivc_pool *pool, uint32_t chunks, uint32_t len);
 
 /* A wait begins, and hardly any chunk is free: whether some were read meanwhile is to be looked for. */
@@ -88,8 +88,8 @@ static inline bool ivc_pool_wants_chunks(const struct ivc_pool *pool)
 /* In each turn of a wait while `ahead.due`: asks for a few lines. */
 void ivc_pool_fetch_some(struct ivc_pool *pool);
 
-/* Whether a chunk is the best way for a packet of so many bytes that another way is open to: lines for it were fetched of
- * the chunk that is got next, and it is likely to be the only one until the next wait. */
+/* Whether a chunk is the best way for a packet of so many bytes that another way is open to: lines for it were fetched
+ * of the chunk that is got next, and it is likely to be the only one until the next wait. */
 static inline bool ivc_pool_is_ready(const struct ivc_pool *pool, size_t len)
 {
     return pool->ahead.alone && len <= (pool->ahead.done > 0 ? pool->ahead.bytes : pool->ahead.at);

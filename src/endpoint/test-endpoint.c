@@ -375,8 +375,8 @@ static void test_chunks_for_others(void)
     CHECK_EQ(unsetenv("IVC_CHUNK_SIZE"), 0);
 }
 
-/* To a peer far away, what fits into the ring goes by a chunk when it is one packet between two waits, and through the ring
- * when there are several; in order, whatever way. */
+/* To a peer far away, what fits into the ring goes by a chunk when it is one packet between two waits, and through the
+ * ring when there are several; in order, whatever way. */
 static void test_after_a_wait(void)
 {
     enum { FAR = 8, ROUNDS = 100, WAIT = 100 };
