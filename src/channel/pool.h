@@ -74,9 +74,9 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
 int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk);
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
-/* A packet of `len` bytes was sent to someone far away, in so many chunks (0: another way, but one was open to it).  In the
- * next wait lines for the like of it are fetched; should there be no wait, because more follows, the first ones of the
- * next chunk now. */
+/* A packet of `len` bytes was sent to someone far away, in so many chunks (0: another way, but one was open to it).
+ * In the next wait lines for the like of it are fetched; should there be no wait, because more follows, the first ones
+ * of the next chunk now. */
 void ivc_pool_has_sent(struct ivc_pool *pool, uint32_t chunks, uint32_t len);
 
 /* A wait begins, and hardly any chunk is free: whether some were read meanwhile is to be looked for. */
