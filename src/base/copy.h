@@ -8,6 +8,8 @@
 #ifndef IVC_BASE_COPY_H
 #define IVC_BASE_COPY_H
 
+#include "base/util.h"
+
 #include <stdint.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -56,6 +58,13 @@ static inline void ivc_fetch_to_write(char *line)
 #else
     __builtin_prefetch(line, 1);
 #endif
+}
+
+/* The same for the lines from `line` on, up to `end`. */
+static inline void ivc_fetch_lines_to_write(char *line, const char *end)
+{
+    for (; line < end; line += IVC_LINE)
+        ivc_fetch_to_write(line);
 }
 
 /* Moves the first and the last `width` bytes of n, width <= n <= 2 * width. */

@@ -160,28 +160,26 @@ static char *free_chunk(const struct ivc_pool *pool, uint32_t i)
     return ivc_pool_memory(pool, pool->queue[ivc_wrap(pool->queue_first + i, pool->queue_size)], &share, &offset);
 }
 
-static void fetch_lines(char *memory, uint32_t from, uint32_t to)
-{
-    for (uint32_t at = from; at < to; at += IVC_LINE)
-        ivc_fetch_to_write(memory + at);
-}
-
-void ivc_pool_has_sent(struct ivc_pool *pool, uint32_t chunks, uint32_t len)
+void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len)
 {
     struct ivc_pool_ahead *ahead = &pool->ahead;
+    char *next;
 
     ahead->due = true;
     ahead->sent++;
-    ahead->filled += chunks;
+    ahead->filled += by_chunk;
     ahead->longest = IVC_MAX(ahead->longest, len);
-    if (chunks > 0 && pool->n_free > 0 && ahead->done == 0 && ahead->at == 0)
-        fetch_lines(free_chunk(pool, 0), 0, IVC_MIN(len, (uint32_t)FETCH_NOW));
+    if (!by_chunk || pool->n_free == 0 || ahead->done > 0 || ahead->at > 0)
+        return;
+    next = free_chunk(pool, 0);
+    ivc_fetch_lines_to_write(next, next + IVC_MIN(len, (uint32_t)FETCH_NOW));
 }
 
 void ivc_pool_fetch_some(struct ivc_pool *pool)
 {
     struct ivc_pool_ahead *ahead = &pool->ahead;
     uint32_t to;
+    char *next;
 
     if (ahead->sent > 0)
         begin_to_fetch(ahead);
@@ -190,7 +188,8 @@ void ivc_pool_fetch_some(struct ivc_pool *pool)
     if (!ahead->due)
         return;
     to = IVC_MIN(ahead->bytes, ahead->at + FETCH_AT_ONCE * IVC_LINE);
-    fetch_lines(free_chunk(pool, ahead->done), ahead->at, to);
+    next = free_chunk(pool, ahead->done);
+    ivc_fetch_lines_to_write(next + ahead->at, next + to);
     ahead->at = to;
     if (to == ahead->bytes) {
         ahead->at = 0;

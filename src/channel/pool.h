@@ -31,7 +31,7 @@ enum {
  */
 struct ivc_pool_ahead {
     bool due;                   /* there is something to be fetched */
-    uint32_t sent, filled;      /* since the last wait: packets, and chunks of them */
+    uint32_t sent, filled;      /* since the last wait: packets, and those by a chunk */
     uint32_t longest;           /* ... the most bytes of one */
     bool alone;                 /* before the last wait there was one packet */
     uint32_t chunks, bytes;     /* wanted: of so many, so many bytes each */
@@ -74,10 +74,10 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
 int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk);
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
-/* A packet of `len` bytes was sent to someone far away, in so many chunks (0: another way, but one was open to it).
+/* A packet of `len` bytes was sent to someone far away, by a chunk, or another way when a chunk was open to it.
  * In the next wait lines for the like of it are fetched; should there be no wait, because more follows, the first ones
  * of the next chunk now. */
-void ivc_pool_has_sent(struct ivc_pool *pool, uint32_t chunks, uint32_t len);
+void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len);
 
 /* A wait begins, and hardly any chunk is free: whether some were read meanwhile is to be looked for. */
 static inline bool ivc_pool_wants_chunks(const struct ivc_pool *pool)

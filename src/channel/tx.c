@@ -301,10 +301,7 @@ static void gather_split(char *slot, const struct iovec *iov, unsigned n_iov)
 /* From the receiver's cache, as many as there are in the ring. */
 static void fetch_lines(const struct ivc_tx *tx, char *line, uint32_t bytes)
 {
-    const char *end = IVC_MIN((const char *)line + bytes, (const char *)tx->slots + ((size_t)tx->n_slots << tx->shift));
-
-    for (; line < end; line += IVC_LINE)
-        ivc_fetch_to_write(line);
+    ivc_fetch_lines_to_write(line, IVC_MIN(line + bytes, tx->slots + ((size_t)tx->n_slots << tx->shift)));
 }
 
 /* In several slots. */
@@ -332,7 +329,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
     if (is_far(tx) && len >= IVC_AHEAD_LEAST)
-        ivc_pool_has_sent(tx->pool, 0, (uint32_t)len);
+        ivc_pool_has_sent(tx->pool, false, (uint32_t)len);
     /* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
      * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
     if (!tx->keeps_pace)
@@ -399,7 +396,7 @@ static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void 
     note_chunk(tx, chunk);
     ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
     if (is_far(tx) && !(tx->fill.past && body->len >= IVC_FILL_LEAST))
-        ivc_pool_has_sent(tx->pool, 1, head_len + body->len);
+        ivc_pool_has_sent(tx->pool, true, head_len + body->len);
 }
 
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len)
