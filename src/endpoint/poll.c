@@ -409,6 +409,8 @@ void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
 /* While we wait: the lines of what will be filled next, should it be for one of those who send to us. */
 static void fetch_ahead(struct ivc_endpoint *endpoint)
 {
+    struct ivc_pool *last = NULL;       /* there is one for all peers, or one for each */
+
     for (uint32_t i = 0; i < endpoint->n_hot; i++) {
         struct ivc_tx *tx = &endpoint->hot[i]->tx;
 
@@ -417,8 +419,12 @@ static void fetch_ahead(struct ivc_endpoint *endpoint)
         /* Nonsense about how far it is, is found again by who needs room. */
         if (ivc_pool_wants_chunks(tx->pool))
             (void)ivc_tx_refresh(tx);
-        ivc_pool_fetch_some(tx->pool);
+        if (last && last != tx->pool)
+            ivc_pool_fetch_some(last);
+        last = tx->pool;
     }
+    if (last)
+        ivc_pool_fetch_some(last);
 }
 
 __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
