@@ -440,7 +440,7 @@ __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoin
     ivc_crowd_turn(&endpoint->crowd, n > 0);
     if (n == 0) {
         ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
-        if (!threads)
+        if (!threads && endpoint->crowd.yields == 0)    /* who gives way does not wait long enough */
             fetch_ahead(endpoint);
     }
     /* Of several threads only the one in here may look at `crowd`. */
