@@ -5,7 +5,8 @@
  * a virtual machine's cores move apart now and then, they are measured again beside each sample.
  *
  *     pingpong  one 8-byte sequence number per cache line, back and forth; one way
- *     ring      a ring of 64-byte slots: number, length and payload in one line
+ *     ring      a ring of 64-byte slots: number, length and payload in one line; the far end answers after each
+ *               --window of them (64), as in bench_libivc's bandwidth, or never (0)
  *     loaded    the same ring, where both sides also store --stores times per message into memory of their own
  *     copy      messages of 1 MiB through a ring, in chunks; both copies at the same time
  */
@@ -45,13 +46,13 @@ struct options {
     const char *tests;
     int cpus[2];
     double seconds;
-    size_t ring, chunk, message, stores;
+    size_t ring, chunk, message, stores, window;
 };
 
 static struct shared *shared;
 static struct options options = {
     .tests = "pingpong,ring,copy", .cpus = { 0, 1 }, .seconds = 0.2,
-    .ring = 8u << 20, .chunk = 64u << 10, .message = 1u << 20, .stores = 16,
+    .ring = 8u << 20, .chunk = 64u << 10, .message = 1u << 20, .stores = 16, .window = 64,
 };
 
 /* Spins without a pause: the floor is what the machine can do, not what is polite.  Two sides on
@@ -133,6 +134,7 @@ static inline __attribute__((always_inline)) void ring_receive(size_t stores)
 {
     char payload[SLOT_PAYLOAD];
     uint64_t number = 0;
+    size_t left = options.window;
 
     for (;;) {
         struct slot *slot = &shared->slots[number % SLOTS];
@@ -145,6 +147,10 @@ static inline __attribute__((always_inline)) void ring_receive(size_t stores)
         load(stores);
         if (++number % ACK_EVERY == 0)
             publish(&shared->tail.value, number);
+        if (--left == 0) {
+            publish(&shared->pong.value, number);
+            left = options.window;
+        }
     }
 }
 
@@ -153,7 +159,8 @@ static inline __attribute__((always_inline)) void ring_send(const char *test, si
     struct bench_result result = { .program = "bench_floor", .test = test, .bytes = 8,
                                    .ranks = 2 };
     uint64_t number = 0, tail = 0, start, limit;
-    char payload[8] = { 1 }, extra[40];
+    char payload[8] = { 1 }, extra[60];
+    size_t left = options.window;
 
     limit = bench_clock_nanoseconds() + (uint64_t)(options.seconds * 1e9);
     start = bench_ticks();
@@ -168,6 +175,10 @@ static inline __attribute__((always_inline)) void ring_send(const char *test, si
         memcpy(slot->payload, payload, sizeof(payload));
         atomic_store_explicit(&slot->number, (uint32_t)++number, memory_order_release);
         load(stores);
+        if (--left == 0) {
+            wait_for(&shared->pong.value, number);
+            left = options.window;
+        }
     }
     wait_for(&shared->tail.value, number);      /* number is a multiple of ACK_EVERY */
     result.mean_us = bench_ticks_us(bench_ticks() - start) / (double)number;
@@ -176,7 +187,7 @@ static inline __attribute__((always_inline)) void ring_send(const char *test, si
     result.megabytes_s = 8 / result.mean_us;
     publish(&shared->head.value, number);
     publish(&shared->stop.value, 1);
-    snprintf(extra, sizeof(extra), ",\"stores\":%zu", stores);
+    snprintf(extra, sizeof(extra), ",\"stores\":%zu,\"window\":%zu", stores, options.window);
     result.extra = extra;
     bench_result_print(&result, NULL);
 }
@@ -321,7 +332,7 @@ static int usage(int code)
 {
     fprintf(code ? stderr : stdout,
             "Usage: bench_floor [--test pingpong,ring,loaded,copy] [--cpus A,B] [--seconds S]\n"
-            "                   [--ring BYTES] [--chunk BYTES] [--stores N]\n"
+            "                   [--ring BYTES] [--chunk BYTES] [--stores N] [--window N]\n"
             "Measures the bare machine between two processors; one JSON line per test.\n");
     return code;
 }
@@ -332,7 +343,8 @@ int main(int argc, char **argv)
         { "test", required_argument, NULL, 't' }, { "cpus", required_argument, NULL, 'c' },
         { "seconds", required_argument, NULL, 's' }, { "ring", required_argument, NULL, 'r' },
         { "chunk", required_argument, NULL, 'k' },
-        { "stores", required_argument, NULL, 'o' }, { "help", no_argument, NULL, 'h' }, { 0 },
+        { "stores", required_argument, NULL, 'o' }, { "window", required_argument, NULL, 'w' },
+        { "help", no_argument, NULL, 'h' }, { 0 },
     };
     int c, error;
 
@@ -350,6 +362,8 @@ int main(int argc, char **argv)
         else if (c == 'k' && !bench_parse_size(optarg, &options.chunk))
             continue;
         else if (c == 'o' && !bench_parse_size(optarg, &options.stores))
+            continue;
+        else if (c == 'w' && !bench_parse_size(optarg, &options.window))
             continue;
         else if (c != 't')
             return usage(2);
