@@ -30,18 +30,19 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TAG = 1, TAG_ACK = 2, WINDOW_MAX = 1024 };
+enum { TAG = 1, TAG_ACK = 2, WINDOW_MAX = 1024, PLACES_MAX = 1024 };
 
 struct options {
     const char *tests, *sizes;
     double seconds, wait, settle;
-    size_t iterations, warmup, window;
+    size_t iterations, warmup, window, places;
     bool mpi_memory;
 };
 
 static struct options options = {
     .tests = "latency,bandwidth,bidir,rate,incast,alltoall,ring,allreduce", .sizes = "0-4M",
     .seconds = 0.5, .wait = 10, .settle = 0.5, .iterations = 100000, .warmup = 1000, .window = 64,
+    .places = 1,
 };
 
 static int rank, ranks;
@@ -64,17 +65,23 @@ static void latency(size_t bytes)
     }
 }
 
+/* Where the i-th message of a window lies: all in the same place, as in most such programs, unless --places says
+ * otherwise. */
+static char *place(char *buffer, size_t bytes, size_t i)
+{
+    return buffer + i % options.places * bytes;
+}
+
 static void send_window(size_t bytes, int to)
 {
     for (size_t i = 0; i < options.window; i++)
-        MPI_Isend(send_buffer, (int)bytes, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &requests[i]);
+        MPI_Isend(place(send_buffer, bytes, i), (int)bytes, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &requests[i]);
 }
 
-/* All messages of a window from one source land in the same place, as in most such programs. */
 static void receive_window(size_t bytes, int from, size_t n, MPI_Request *ret_requests)
 {
     for (size_t i = 0; i < n; i++)
-        MPI_Irecv(receive_buffer, (int)bytes, MPI_BYTE, from, TAG, MPI_COMM_WORLD,
+        MPI_Irecv(place(receive_buffer, bytes, i), (int)bytes, MPI_BYTE, from, TAG, MPI_COMM_WORLD,
                   &ret_requests[i]);
 }
 
@@ -350,10 +357,11 @@ static int usage(int code)
         fprintf(code ? stderr : stdout,
                 "Usage: mpirun -np N bench_mpi [--test NAME,...] [--sizes 0-4M] [--seconds S]\n"
                 "                              [--iterations N] [--warmup N] [--window N]\n"
-                "                              [--memory own|mpi] [--wait S] [--settle S]\n"
+                "                              [--memory own|mpi] [--places N] [--wait S] [--settle S]\n"
                 "Tests: latency bandwidth bidir rate incast alltoall ring allreduce put get wait\n"
                 "(default: all but put and get, for which not every MPI is set up, and wait).\n"
                 "--memory mpi: buffers of MPI_Alloc_mem, windows of MPI_Win_allocate.\n"
+                "--places: the messages of a window lie in so many places, in turn, instead of all in one.\n"
                 "wait: processor time of rank 1 in each wait of --wait seconds (10) for rank 0.\n"
                 "--settle: seconds of all-to-all before all tests where ranks outnumber processors (0.5), until\n"
                 "the kernel has shared them out.\n"
@@ -369,7 +377,7 @@ static int parse(int argc, char **argv)
         { "seconds", required_argument, NULL, 's' }, { "iterations", required_argument, NULL, 'i' },
         { "warmup", required_argument, NULL, 'w' }, { "window", required_argument, NULL, 'n' },
         { "memory", required_argument, NULL, 'm' }, { "wait", required_argument, NULL, 'W' },
-        { "settle", required_argument, NULL, 'S' },
+        { "settle", required_argument, NULL, 'S' }, { "places", required_argument, NULL, 'p' },
         { "help", no_argument, NULL, 'h' }, { 0 },
     };
     char *end;
@@ -393,6 +401,9 @@ static int parse(int argc, char **argv)
             continue;
         else if (c == 'n' && !bench_parse_size(optarg, &options.window) && options.window
                  && options.window <= WINDOW_MAX)
+            continue;
+        else if (c == 'p' && !bench_parse_size(optarg, &options.places) && options.places
+                 && options.places <= PLACES_MAX)
             continue;
         else if (c == 'm' && (!strcmp(optarg, "own") || !strcmp(optarg, "mpi")))
             options.mpi_memory = *optarg == 'm';
@@ -446,7 +457,7 @@ static void window_free(void *memory)
 
 static int run(void)
 {
-    size_t sizes[BENCH_SIZES_MAX], most = 0;
+    size_t sizes[BENCH_SIZES_MAX], most = 0, places;
     void *window = NULL;
     int n = bench_parse_sizes(options.sizes, sizes, BENCH_SIZES_MAX);
 
@@ -459,12 +470,12 @@ static int run(void)
                     options.sizes);
         return 2;
     }
-    send_buffer = memory_new((size_t)ranks * (most + 1));
-    receive_buffer = memory_new((size_t)ranks * (most + 1));
+    places = options.places > (size_t)ranks ? options.places : (size_t)ranks;
+    send_buffer = memory_new(places * (most + 1));
+    receive_buffer = memory_new(places * (most + 1));
     requests = calloc(options.window * (size_t)(ranks + 1), sizeof(*requests));
     if (!send_buffer || !receive_buffer || !requests) {
-        fprintf(stderr, "bench_mpi: rank %d has no memory for %d times %zu bytes\n", rank, ranks,
-                most);
+        fprintf(stderr, "bench_mpi: rank %d has no memory for %zu times %zu bytes\n", rank, places, most);
         return 1;
     }
     settle(most < 64 << 10 ? most : 64 << 10);
@@ -495,8 +506,8 @@ int main(int argc, char **argv)
     bench_clock_open();
     code = parse(argc, argv);
     if (!code) {
-        snprintf(extra, sizeof(extra), ",\"mpi\":\"%.100s\",\"window\":%zu", version,
-                 options.window);
+        snprintf(extra, sizeof(extra), ",\"mpi\":\"%.100s\",\"window\":%zu,\"places\":%zu", version,
+                 options.window, options.places);
         print_extra = extra;
         code = run();
     }
