@@ -52,7 +52,8 @@ struct options {
 static struct shared *shared;
 static struct options options = {
     .tests = "pingpong,ring,copy", .cpus = { 0, 1 }, .seconds = 0.2,
-    .ring = 8u << 20, .chunk = 64u << 10, .message = 1u << 20, .stores = 16, .window = 64,
+    .ring = 8u << 20, .chunk = 64u << 10, .message = 1u << 20, .stores = 16,
+    .window = BENCH_WINDOW,
 };
 
 /* Spins without a pause: the floor is what the machine can do, not what is polite.  Two sides on
@@ -159,7 +160,7 @@ static inline __attribute__((always_inline)) void ring_send(const char *test, si
     struct bench_result result = { .program = "bench_floor", .test = test, .bytes = 8,
                                    .ranks = 2 };
     uint64_t number = 0, tail = 0, start, limit;
-    char payload[8] = { 1 }, extra[60];
+    char payload[8] = { 1 }, extra[80];
     size_t left = options.window;
 
     limit = bench_clock_nanoseconds() + (uint64_t)(options.seconds * 1e9);

@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TAG = 1, TAG_ACK = 2, WINDOW_MAX = 1024, PLACES_MAX = 1024 };
+enum { TAG = 1, TAG_ACK = 2, WINDOW_MAX = 1024 };
 
 struct options {
     const char *tests, *sizes;
@@ -41,8 +41,8 @@ struct options {
 
 static struct options options = {
     .tests = "latency,bandwidth,bidir,rate,incast,alltoall,ring,allreduce", .sizes = "0-4M",
-    .seconds = 0.5, .wait = 10, .settle = 0.5, .iterations = 100000, .warmup = 1000, .window = 64,
-    .places = 1,
+    .seconds = 0.5, .wait = 10, .settle = 0.5, .iterations = 100000, .warmup = 1000,
+    .window = BENCH_WINDOW, .places = 1,
 };
 
 static int rank, ranks;
@@ -403,7 +403,7 @@ static int parse(int argc, char **argv)
                  && options.window <= WINDOW_MAX)
             continue;
         else if (c == 'p' && !bench_parse_size(optarg, &options.places) && options.places
-                 && options.places <= PLACES_MAX)
+                 && options.places <= WINDOW_MAX)
             continue;
         else if (c == 'm' && (!strcmp(optarg, "own") || !strcmp(optarg, "mpi")))
             options.mpi_memory = *optarg == 'm';

@@ -43,7 +43,7 @@ static struct {
     size_t iterations, warmup, window;
 } duplex = {
     .tests = "latency,bandwidth", .sizes = "8-4M", .seconds = 0.5, .iterations = 100000,
-    .warmup = 1000, .window = 64,
+    .warmup = 1000, .window = BENCH_WINDOW,
 };
 
 /* Of the side that runs here. */

@@ -85,6 +85,10 @@ int bench_parse_cpus(const char *text, int ret_cpus[2]);
 /* Whether a comma-separated list holds the word. */
 bool bench_list_has(const char *list, const char *word);
 
-enum { BENCH_SIZES_MAX = 128 };
+enum {
+    BENCH_SIZES_MAX = 128,
+    BENCH_WINDOW = 64,          /* messages of a stream up to an answer, unless told otherwise: in all programs that are
+                                   compared with each other */
+};
 
 #endif
