@@ -145,7 +145,8 @@ static void test_copy(void)
     for (size_t n = 0; n <= MOST; n += n < 300 ? 1 : n < 5000 ? 13 : 997) {
         for (unsigned round = 0; round < 20; round++) {
             size_t in = (n + round) % 33, out = 1 + (n + round) % 31;
-            enum ivc_copy_side side = round % 5 == 0 ? IVC_COPY_PAST : round % 5 < 3 ? IVC_COPY_OUT : IVC_COPY_IN;
+            enum ivc_copy_side side = round % 6 == 0 ? IVC_COPY_PAST : round % 6 == 5 ? IVC_COPY_IN_PLAIN
+                : round % 6 < 3 ? IVC_COPY_OUT : IVC_COPY_IN;
 
             memset(to + out - 1, GUARD, n + 2);
             if (round % 2)

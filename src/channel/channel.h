@@ -48,6 +48,7 @@ struct ivc_tx {
     uint32_t eager_max;         /* ... and that are sent at once */
     uint64_t look_at;           /* where to look next how far the receiver has read, and how far away it is */
     bool keeps_pace;            /* everything was read then */
+    bool is_awaited;            /* in the middle of a stream of chunks nearly all were read: the receiver waits for us */
     bool untimed;               /* the clock is not to be read */
     uint32_t far;               /* looks by which it was far away, less those by which it was not */
     struct ivc_doorbell bell;
@@ -145,7 +146,9 @@ int ivc_tx_send_copy(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const struc
 /* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
 static inline enum ivc_copy_side ivc_tx_copy_side(const struct ivc_tx *tx, size_t len)
 {
-    return tx->fill.past && len >= IVC_FILL_LEAST ? IVC_COPY_PAST : IVC_COPY_IN;
+    if (len < IVC_FILL_LEAST)
+        return IVC_COPY_IN;
+    return tx->fill.past ? IVC_COPY_PAST : tx->is_awaited ? IVC_COPY_IN_PLAIN : IVC_COPY_IN;
 }
 
 /* Such a chunk, of IVC_FILL_LEAST bytes at least, was filled in so many cycles. */
@@ -154,6 +157,8 @@ void ivc_tx_note_filling(struct ivc_tx *tx, uint64_t cycles, uint32_t len);
 /* Looks how far the receiver has read and frees what it has passed.  -EBADMSG when it tells
  * something that cannot be. */
 int ivc_tx_refresh(struct ivc_tx *tx);
+/* The same because chunks are needed: sees whether the receiver waits for us. */
+int ivc_tx_need_chunks(struct ivc_tx *tx);
 
 /* Everything sent has been read (as of the last refresh). */
 static inline bool ivc_tx_idle(const struct ivc_tx *tx)

@@ -10,7 +10,6 @@
 
 enum {
     FIRST_SHARE_CHUNKS = 2,
-    ROUND_CHUNKS = 16,      /* that go round if the region is roomy: more than a first-level cache holds */
     FETCH_AT_ONCE = 16,     /* lines: as many as a processor waits for at a time */
     FETCH_MAX = 128 << 10,  /* bytes in one wait: a few microseconds */
     FETCH_NOW = 4096,       /* bytes of the next chunk when there is no wait; with twice as many it is no better */
@@ -105,7 +104,7 @@ int ivc_pool_grow(struct ivc_pool *pool)
 
 int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk)
 {
-    bool round_is_short = pool->n_chunks < ROUND_CHUNKS && pool->got >= pool->n_chunks;
+    bool round_is_short = pool->n_chunks < IVC_POOL_ROUND && pool->got >= pool->n_chunks;
     int r = round_is_short ? ivc_pool_grow(pool) : 0;
 
     while (r == 0 && pool->n_free <= left)

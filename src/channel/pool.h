@@ -17,6 +17,7 @@
 enum {
     IVC_CHUNK_SIZE_DEFAULT = 32 * 1024,
     IVC_AHEAD_LEAST = 768,      /* bytes of a packet: shorter ones go through the ring in any case */
+    IVC_POOL_ROUND = 16,        /* chunks that go round if the region is roomy: more than a first-level cache holds */
     IVC_POOL_SPARE = 4,         /* chunks to be left by who may keep one until something else has gone through the
                                    pool: so there is always one that goes round */
 };
@@ -87,6 +88,12 @@ static inline bool ivc_pool_wants_chunks(const struct ivc_pool *pool)
 
 /* In each turn of a wait while `ahead.due`: asks for a few lines. */
 void ivc_pool_fetch_some(struct ivc_pool *pool);
+
+/* A round of chunks was filled, or more, and there was no wait in between.  Only for those far away. */
+static inline bool ivc_pool_is_in_stream(const struct ivc_pool *pool)
+{
+    return pool->ahead.filled >= IVC_POOL_ROUND;
+}
 
 /* Whether a chunk is the best way for a packet of so many bytes that another way is open to: lines for it were fetched
  * of the chunk that is got next, and it is likely to be the only one until the next wait. */

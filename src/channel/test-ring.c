@@ -655,6 +655,55 @@ static void test_fill_alone(void)
     close_pair(&pair);
 }
 
+/* Chunks until none is free, to a receiver who is far away: how many. */
+static unsigned send_all_chunks(struct pair *pair)
+{
+    unsigned n = 0;
+    uint32_t chunk;
+
+    for (; ivc_pool_get(&pair->pool, &chunk) == 0; n++) {
+        pair->tx.far = 8;
+        send_in_chunk(pair, chunk, 0, IVC_FILL_LEAST);
+    }
+    return n;
+}
+
+static void take_chunks(struct pair *pair, unsigned n)
+{
+    while (n-- > 0)
+        take_one(pair, 0, IVC_FILL_LEAST);
+    ivc_rx_publish(&pair->rx);
+}
+
+/* Plain moves for who has read nearly all of a stream when chunks are needed; for nobody else. */
+static void test_awaited(void)
+{
+    struct pair pair;
+    unsigned n;
+
+    open_pair(&pair, 64 << 10, 64, 32 << 10, 1 << 20);
+    n = send_all_chunks(&pair);
+    CHECK(n > IVC_POOL_ROUND);
+    CHECK_EQ(ivc_tx_need_chunks(&pair.tx), 0);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);
+    take_chunks(&pair, n - 4);                      /* it is behind */
+    CHECK_EQ(ivc_tx_need_chunks(&pair.tx), 0);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);
+    take_chunks(&pair, 3);
+    CHECK_EQ(ivc_tx_need_chunks(&pair.tx), 0);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN_PLAIN);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST - 1), IVC_COPY_IN);
+    take_chunks(&pair, 1);
+
+    ivc_pool_fetch_some(&pair.pool);                /* a wait: the stream is over */
+    n = send_all_chunks(&pair);
+    ivc_pool_fetch_some(&pair.pool);
+    take_chunks(&pair, n);
+    CHECK_EQ(ivc_tx_need_chunks(&pair.tx), 0);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);
+    close_pair(&pair);
+}
+
 static const struct check_case cases[] = {
     { "shapes of a ring", test_shapes, 0 },
     { "every packet length", test_lengths, 0 },
@@ -671,6 +720,7 @@ static const struct check_case cases[] = {
     { "a pool without memory", test_pool_without_memory, 0 },
     { "chunks filled into the cache or past it", test_fill, 0 },
     { "chunks filled for one who does not tell", test_fill_alone, 0 },
+    { "chunks filled for one who waits for them", test_awaited, 0 },
     { "doorbell", test_doorbell, 0 },
 };
 CHECK_MAIN(cases)

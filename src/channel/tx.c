@@ -14,6 +14,7 @@ enum {
     FAR_LOOKS = 8,
     FETCH_MAX = 2048,   /* bytes; with twice as many a stream of packets of 4 KiB takes longer */
     FETCH_NOW_MAX = 8192,
+    AWAITED_MAX = 2,    /* chunks that one who waits for us has not read yet */
 };
 
 /* As many slots as there is room for, and as there may be. */
@@ -205,6 +206,15 @@ int ivc_tx_refresh(struct ivc_tx *tx)
     give_back_chunks(tx, peer_head);
     tx->head = peer_head;
     return 0;
+}
+
+int ivc_tx_need_chunks(struct ivc_tx *tx)
+{
+    bool streams = ivc_pool_is_in_stream(tx->pool);
+    int r = ivc_tx_refresh(tx);
+
+    tx->is_awaited = streams && tx->chunks_out <= AWAITED_MAX;
+    return r;
 }
 
 void ivc_tx_note_filling(struct ivc_tx *tx, uint64_t cycles, uint32_t len)

@@ -22,7 +22,7 @@ static void fetch_chunks(struct ivc_endpoint *endpoint, struct ivc_pool *pool, u
 
     for (uint32_t i = 0; pool->n_free < wanted && i < home->n_senders; i++)
         if (home->senders[i]->tx.chunks_out > 0)
-            ivc_tx_refresh(&home->senders[i]->tx);
+            (void)ivc_tx_need_chunks(&home->senders[i]->tx);
 }
 
 static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk)
