@@ -9,8 +9,11 @@
  *               --window of them (64), as in bench_libivc's bandwidth, or never (0)
  *     loaded    the same ring, where both sides also store --stores times per message into memory of their own
  *     copy      messages of 1 MiB through a ring, in chunks; both copies at the same time
+ *     pipeline  messages of --sizes, the best of many such ways (pipeline.h)
  */
+#include "pipeline.h"
 #include "sample.h"
+#include "spin.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -24,11 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LINE = 128, SLOTS = 1024, ACK_EVERY = SLOTS / 4, SLOT_PAYLOAD = 48 };
-
-struct counter {
-    _Alignas(LINE) _Atomic uint64_t value;
-};
+enum { SLOTS = 1024, ACK_EVERY = SLOTS / 4, SLOT_PAYLOAD = 48 };
 
 struct slot {
     _Alignas(64) _Atomic uint32_t number;       /* lap * SLOTS + position + 1 when filled */
@@ -37,13 +36,13 @@ struct slot {
 };
 
 struct shared {
-    struct counter ping, pong, head, tail, stop;
+    struct spin_word ping, pong, head, tail, stop;
     struct slot slots[SLOTS];
     _Alignas(4096) char ring[];
 };
 
 struct options {
-    const char *tests;
+    const char *tests, *sizes;
     int cpus[2];
     double seconds;
     size_t ring, chunk, message, stores, window;
@@ -51,26 +50,10 @@ struct options {
 
 static struct shared *shared;
 static struct options options = {
-    .tests = "pingpong,ring,copy", .cpus = { 0, 1 }, .seconds = 0.2,
+    .tests = "pingpong,ring,copy", .sizes = "4K-4M", .cpus = { 0, 1 }, .seconds = 0.2,
     .ring = 8u << 20, .chunk = 64u << 10, .message = 1u << 20, .stores = 16,
     .window = BENCH_WINDOW,
 };
-
-/* Spins without a pause: the floor is what the machine can do, not what is polite.  Two sides on
- * one core would each spin away a whole time slice, hence the yield after a long while. */
-static void wait_for(_Atomic uint64_t *value, uint64_t at_least)
-{
-    for (unsigned spins = 0; atomic_load_explicit(value, memory_order_acquire) < at_least;)
-        if (++spins > 1u << 24) {
-            spins = 0;
-            usleep(1);
-        }
-}
-
-static void publish(_Atomic uint64_t *value, uint64_t number)
-{
-    atomic_store_explicit(value, number, memory_order_release);
-}
 
 static bool stopped(void)
 {
@@ -81,10 +64,10 @@ static bool stopped(void)
 static void pingpong_far(void)
 {
     for (uint64_t number = 1;; number++) {
-        wait_for(&shared->ping.value, number);
+        spin_wait(&shared->ping, number);
         if (atomic_load_explicit(&shared->ping.value, memory_order_relaxed) == UINT64_MAX)
             return;
-        publish(&shared->pong.value, number);
+        spin_publish(&shared->pong, number);
     }
 }
 
@@ -105,8 +88,8 @@ static void pingpong_near(void)
         double us;
 
         for (int i = 0; i < BATCH; i++) {
-            publish(&shared->ping.value, ++number);
-            wait_for(&shared->pong.value, number);
+            spin_publish(&shared->ping, ++number);
+            spin_wait(&shared->pong, number);
         }
         us = bench_ticks_us(bench_ticks() - start) / BATCH / 2;
         if (!batch)
@@ -115,7 +98,7 @@ static void pingpong_near(void)
         total += us;
         result.batch += BATCH;
     }
-    publish(&shared->ping.value, UINT64_MAX);
+    spin_publish(&shared->ping, UINT64_MAX);
     result.mean_us = total * BATCH / (double)result.batch;
     result.typical_us = bench_series_median(&series);
     result.extra = ",\"singles_are\":\"batches of 500 round trips\"";
@@ -147,9 +130,9 @@ static inline __attribute__((always_inline)) void ring_receive(size_t stores)
         __asm__ volatile("" : : "r"(payload) : "memory");
         load(stores);
         if (++number % ACK_EVERY == 0)
-            publish(&shared->tail.value, number);
+            spin_publish(&shared->tail, number);
         if (--left == 0) {
-            publish(&shared->pong.value, number);
+            spin_publish(&shared->pong, number);
             left = options.window;
         }
     }
@@ -169,7 +152,7 @@ static inline __attribute__((always_inline)) void ring_send(const char *test, si
         struct slot *slot = &shared->slots[number % SLOTS];
 
         if (number - tail == SLOTS) {
-            wait_for(&shared->tail.value, tail + ACK_EVERY);
+            spin_wait(&shared->tail, tail + ACK_EVERY);
             tail = atomic_load_explicit(&shared->tail.value, memory_order_acquire);
         }
         slot->len = sizeof(payload);
@@ -177,17 +160,17 @@ static inline __attribute__((always_inline)) void ring_send(const char *test, si
         atomic_store_explicit(&slot->number, (uint32_t)++number, memory_order_release);
         load(stores);
         if (--left == 0) {
-            wait_for(&shared->pong.value, number);
+            spin_wait(&shared->pong, number);
             left = options.window;
         }
     }
-    wait_for(&shared->tail.value, number);      /* number is a multiple of ACK_EVERY */
+    spin_wait(&shared->tail, number);      /* number is a multiple of ACK_EVERY */
     result.mean_us = bench_ticks_us(bench_ticks() - start) / (double)number;
     result.batch = number;
     result.messages_s = 1e6 / result.mean_us;
     result.megabytes_s = 8 / result.mean_us;
-    publish(&shared->head.value, number);
-    publish(&shared->stop.value, 1);
+    spin_publish(&shared->head, number);
+    spin_publish(&shared->stop, 1);
     snprintf(extra, sizeof(extra), ",\"stores\":%zu,\"window\":%zu", stores, options.window);
     result.extra = extra;
     bench_result_print(&result, NULL);
@@ -227,7 +210,7 @@ static void copy_far(void)
                     goto out;
             memcpy(private + at, shared->ring + tail % options.ring, options.chunk);
             tail += options.chunk;
-            publish(&shared->tail.value, tail);
+            spin_publish(&shared->tail, tail);
         }
 out:
     free(private);
@@ -256,25 +239,46 @@ static void copy_near(void)
         }
         for (size_t at = 0; at < options.message; at += options.chunk) {
             if (head >= options.ring)
-                wait_for(&shared->tail.value, head + options.chunk - options.ring);
+                spin_wait(&shared->tail, head + options.chunk - options.ring);
             memcpy(shared->ring + head % options.ring, private + at, options.chunk);
             head += options.chunk;
-            publish(&shared->head.value, head);
+            spin_publish(&shared->head, head);
         }
         if (message >= 8)
             bench_series_add(&series, bench_ticks_us(bench_ticks() - began));
     }
-    wait_for(&shared->tail.value, head);
+    spin_wait(&shared->tail, head);
     result.batch = (head - first) / options.message;
     result.mean_us = bench_ticks_us(bench_ticks() - start) / (double)result.batch;
     result.typical_us = bench_series_median(&series);
     result.megabytes_s = (double)options.message / result.mean_us;
-    publish(&shared->stop.value, 1);
+    spin_publish(&shared->stop, 1);
     snprintf(extra, sizeof(extra), ",\"ring\":%zu,\"chunk\":%zu", options.ring, options.chunk);
     result.extra = extra;
     bench_result_print(&result, &series);
     bench_series_free(&series);
     free(private);
+}
+
+static struct pipeline *pipeline(void)
+{
+    return (struct pipeline *)shared->ring;
+}
+
+static void pipeline_far(void)
+{
+    pipeline_receive(pipeline());
+}
+
+static void pipeline_near(void)
+{
+    size_t sizes[BENCH_SIZES_MAX];
+    int n = bench_parse_sizes(options.sizes, sizes, BENCH_SIZES_MAX);
+
+    for (int i = 0; i < n; i++)
+        if (pipeline_send(pipeline(), sizes[i], options.seconds) < 0)
+            break;
+    pipeline_stop(pipeline());
 }
 
 static const struct test {
@@ -285,6 +289,7 @@ static const struct test {
     { "ring", ring_near, ring_far },
     { "loaded", loaded_near, loaded_far },
     { "copy", copy_near, copy_far },
+    { "pipeline", pipeline_near, pipeline_far },
 };
 
 /* The near end spins on memory that only the far end writes: it must not outlive it. */
@@ -305,7 +310,8 @@ static void on_child(int number)
 /* Each test gets fresh memory and a fresh far end, so that none inherits another's cache state. */
 static int run(const struct test *test)
 {
-    size_t size = sizeof(struct shared) + options.ring;
+    size_t ring = options.ring > pipeline_size() ? options.ring : pipeline_size();
+    size_t size = sizeof(struct shared) + ring;
     pid_t child, parent = getpid();
     int status;
 
@@ -332,10 +338,22 @@ static int run(const struct test *test)
 static int usage(int code)
 {
     fprintf(code ? stderr : stdout,
-            "Usage: bench_floor [--test pingpong,ring,loaded,copy] [--cpus A,B] [--seconds S]\n"
-            "                   [--ring BYTES] [--chunk BYTES] [--stores N] [--window N]\n"
+            "Usage: bench_floor [--test pingpong,ring,loaded,copy,pipeline] [--cpus A,B]\n"
+            "                   [--seconds S] [--ring BYTES] [--chunk BYTES] [--stores N]\n"
+            "                   [--window N] [--sizes 4K-4M]\n"
             "Measures the bare machine between two processors; one JSON line per test.\n");
     return code;
+}
+
+static bool sizes_are_good(void)
+{
+    size_t sizes[BENCH_SIZES_MAX];
+    int n = bench_parse_sizes(options.sizes, sizes, BENCH_SIZES_MAX);
+
+    for (int i = 0; i < n; i++)
+        if (sizes[i] < PIPELINE_MESSAGE_MIN || sizes[i] > PIPELINE_MESSAGE_MAX || (sizes[i] & (sizes[i] - 1)))
+            return false;
+    return n > 0;
 }
 
 int main(int argc, char **argv)
@@ -344,7 +362,7 @@ int main(int argc, char **argv)
         { "test", required_argument, NULL, 't' }, { "cpus", required_argument, NULL, 'c' },
         { "seconds", required_argument, NULL, 's' }, { "ring", required_argument, NULL, 'r' },
         { "chunk", required_argument, NULL, 'k' },
-        { "stores", required_argument, NULL, 'o' }, { "window", required_argument, NULL, 'w' },
+        { "sizes", required_argument, NULL, 'z' }, { "stores", required_argument, NULL, 'o' }, { "window", required_argument, NULL, 'w' },
         { "help", no_argument, NULL, 'h' }, { 0 },
     };
     int c, error;
@@ -354,6 +372,8 @@ int main(int argc, char **argv)
             return usage(0);
         else if (c == 't')
             options.tests = optarg;
+        else if (c == 'z')
+            options.sizes = optarg;
         else if (c == 's' && (options.seconds = atof(optarg)) > 0)
             continue;
         else if (c == 'c' && !bench_parse_cpus(optarg, options.cpus))
@@ -372,6 +392,11 @@ int main(int argc, char **argv)
     if (!options.chunk || options.message % options.chunk || !options.ring
         || options.ring % options.chunk) {
         fprintf(stderr, "bench_floor: chunk must divide both 1 MiB and the ring's size\n");
+        return 2;
+    }
+    if (!sizes_are_good()) {
+        fprintf(stderr, "bench_floor: --sizes %s: not powers of two from 4K to 4M, such as 64K or 4K-4M\n",
+                options.sizes);
         return 2;
     }
     for (int i = 1; i >= 0; i--)        /* both, so that the far end cannot fail at it */

@@ -803,6 +803,18 @@ def test_the_floor_is_measured() -> None:
     assert 1 < found.copy_us < 1e6
 
 
+def test_the_best_pipelined_copy_is_measured() -> None:
+    program = built("bench_floor")
+    words = [program, "--test", "pipeline", "--cpus", ",".join(map(str, processors.choose())), "--seconds", "0.01"]
+    found = programs.checked(programs.run([*map(str, words), "--sizes", "4K,64K"], timeout=60), "bench_floor")
+    assert [(r["test"], r["bytes"]) for r in found] == [("pipeline", 4096), ("pipeline", 65536)]
+    for one in found:
+        assert one["MB_s"] > 0 and one["ring"] % one["chunk"] == 0 and one["chunk"] <= one["bytes"]
+    for sizes in ("2K", "8M", "48K", "4K,", "x"):
+        bad = answer([*words, "--sizes", sizes])
+        assert bad.returncode == 2 and f"--sizes {sizes}: not powers of two" in bad.stderr
+
+
 def test_moves_are_measured() -> None:
     built("bench_moves")
     lines = moves.measure(moves.LIMITS, processors.choose(None), 2)

@@ -107,7 +107,7 @@ class Gate:
         words += ["--sizes", ",".join(dict.fromkeys(str(t.bytes) for t in targets))]
         words += ["--seconds", str(self.seconds)]
         if name == "floor":
-            return self._floor
+            return lambda: self._floor(targets)
         ranks, program = targets[0].ranks, targets[0].program
         if name in hydra.PATHS:
             return self._hydra(hydra.PATHS[name], words, ranks)
@@ -136,10 +136,14 @@ class Gate:
         wanted = list(dict.fromkeys((t.test, t.bytes) for t in targets))
         return lambda: side.bench(wanted, self.seconds)
 
-    def _floor(self) -> list[Record]:
-        argv = [str(programs.find("bench_floor")), "--test", "pingpong,ring,copy"]
+    def _floor(self, targets: Sequence[Target]) -> list[Record]:
+        tests = dict.fromkeys(t.reference_test for t in targets if t.reference_test)
+        sizes = [str(t.bytes) for t in targets if t.reference_test == "pipeline"]
+        argv = [str(programs.find("bench_floor")), "--test", ",".join(tests)]
         argv += ["--cpus", f"{self.cpus[0]},{self.cpus[1]}", "--seconds", str(self.seconds)]
-        return programs.checked(programs.run(argv, timeout=60), "bench_floor")
+        if sizes:
+            argv += ["--sizes", ",".join(sizes)]
+        return programs.checked(programs.run(argv, timeout=60 + 2 * self.seconds * len(targets)), "bench_floor")
 
     def judge(self, targets: Sequence[Target], rounds: int) -> list[Verdict]:
         """Measure targets that share both sides and what runs there."""

@@ -111,14 +111,22 @@ def _short(peer: _Peer) -> tuple[Target, ...]:
     )
 
 
+#: What long messages are compared at: every power of two from 4 KiB to 4 MiB.
+_SIZES = tuple(1 << power for power in range(12, 23))
+
+
+def _in_key(size: int) -> str:
+    return size_text(size).replace(" ", "").removesuffix("iB").lower()
+
+
 def _long(peer: _Peer) -> tuple[Target, ...]:
-    """Every power of two from 4 KiB to 4 MiB, one way and as a stream, copied in and out."""
+    """One way and as a stream, copied in and out."""
     found = []
-    for size in (1 << power for power in range(12, 23)):
+    for size in _SIZES:
         if peer.copied_max is not None and size > peer.copied_max:
             break
         words = f"{peer.mpi} {size_text(size)}", f"ivc against {peer.copying}"
-        short = size_text(size).replace(" ", "").removesuffix("iB").lower()
+        short = _in_key(size)
         found += [
             Target(f"{peer.key}-{short}-time", f"{words[0]} one way, {words[1]}", peer.ours, peer.copied,
                    "latency", size, "typical_us", 1 / _AHEAD),
@@ -152,8 +160,9 @@ def _bare(prefix: str, who: str, ours: str) -> tuple[Target, ...]:
                "latency", 64, "typical_us", 1.4, "pingpong", 8),
         Target(f"{prefix}floor-rate", f"{who} 8 B stream, against a bare ring of slots", ours, "floor",
                "bandwidth", 8, "MB_s", 0.6, "ring", 8),
-        Target(f"{prefix}floor-copy", f"{who} 1 MiB stream, against a bare pipelined copy", ours, "floor",
-               "bandwidth", _MIB, "MB_s", 0.9, "copy", _MIB),
+        *(Target(f"{prefix}floor-{_in_key(size)}-stream",
+                 f"{who} {size_text(size)} stream, against the best bare pipelined copy", ours, "floor",
+                 "bandwidth", size, "MB_s", 0.9, "pipeline") for size in _SIZES),
     )  # fmt: skip
 
 
