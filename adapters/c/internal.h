@@ -31,6 +31,7 @@ struct header {
 /* In TAG_DATA only `to` is sent: 8 bytes of payload then share a cache line with everything else. */
 enum {
     DATA_HEADER = sizeof(uint32_t),
+    FAR_BY_CHUNK = 2500,    /* bytes: with shorter ones a stream is quicker through the ring */
     SHORT_MAX = 256,    /* bytes that go as one packet on every path and in every shape of a ring */
 };
 

@@ -109,6 +109,7 @@ EXPORT int ivc_register_with(uint64_t magic_id, uint32_t client_id,
     struct ivc_endpoint_options endpoint_options = {
         .magic_id = magic_id,
         .client_id = client_id,
+        .far_by_chunk = FAR_BY_CHUNK,
         .on_packet = stream_on_packet,
         .on_gone = stream_on_gone,
         .on_arrival = on_arrival,

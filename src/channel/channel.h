@@ -143,6 +143,14 @@ int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len
 int ivc_tx_send_copy(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const struct iovec *iov, unsigned n_iov,
                      size_t len);
 
+enum { IVC_TX_FAR_LOOKS = 8 };
+
+/* The receiver's processor is far away, as far as we have seen. */
+static inline bool ivc_tx_is_far(const struct ivc_tx *tx)
+{
+    return tx->far > IVC_TX_FAR_LOOKS / 2;
+}
+
 /* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
 static inline enum ivc_copy_side ivc_tx_copy_side(const struct ivc_tx *tx, size_t len)
 {

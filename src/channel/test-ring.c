@@ -662,7 +662,7 @@ static unsigned send_all_chunks(struct pair *pair)
     uint32_t chunk;
 
     for (; ivc_pool_get(&pair->pool, &chunk) == 0; n++) {
-        pair->tx.far = 8;
+        pair->tx.far = IVC_TX_FAR_LOOKS;
         send_in_chunk(pair, chunk, 0, IVC_FILL_LEAST);
     }
     return n;

@@ -11,7 +11,6 @@ enum {
     LONG_LAP = 128 << 10,       /* ... and is far away: more than both nearest caches hold */
     FAR_CYCLES = 200,   /* that a line takes from the receiver's cache: less when near, 215 and more otherwise */
     FAR_MAX = 4000,     /* something else took longer */
-    FAR_LOOKS = 8,
     FETCH_MAX = 2048,   /* bytes; with twice as many a stream of packets of 4 KiB takes longer */
     FETCH_NOW_MAX = 8192,
     AWAITED_MAX = 2,    /* chunks that one who waits for us has not read yet */
@@ -52,18 +51,12 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
     return r;
 }
 
-/* As far as we have seen. */
-static bool is_far(const struct ivc_tx *tx)
-{
-    return tx->far > FAR_LOOKS / 2;
-}
-
 /* Slots after which one whose packets are all read begins anew.  Near each other, both have these few lines in their
  * nearest caches then.  Far from each other that makes it slower: a line that was just written is handed on quicker
  * from a second-level cache than from a first-level one. */
 static uint32_t lap(const struct ivc_tx *tx)
 {
-    uint32_t bytes = is_far(tx) ? LONG_LAP : SHORT_LAP;
+    uint32_t bytes = ivc_tx_is_far(tx) ? LONG_LAP : SHORT_LAP;
 
     return IVC_MIN(bytes >> tx->shift, tx->n_slots);
 }
@@ -181,7 +174,7 @@ static void look_how_far(struct ivc_tx *tx, const struct ivc_layout_link *link)
     ivc_loads_are_over();
     took = ivc_cycles() - start;
     if (took >= FAR_CYCLES && took < FAR_MAX)
-        tx->far += tx->far < FAR_LOOKS;
+        tx->far += tx->far < IVC_TX_FAR_LOOKS;
     else if (took < FAR_CYCLES)
         tx->far -= tx->far > 0;
 }
@@ -338,7 +331,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     for (uint32_t i = 1; i < n; i++)
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
-    if (is_far(tx) && len >= IVC_AHEAD_LEAST)
+    if (ivc_tx_is_far(tx) && len >= IVC_AHEAD_LEAST)
         ivc_pool_has_sent(tx->pool, false, (uint32_t)len);
     /* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
      * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
@@ -405,7 +398,7 @@ static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void 
     memcpy(slot + IVC_SLOT_REF_AT, body, sizeof *body);
     note_chunk(tx, chunk);
     ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
-    if (is_far(tx) && !(tx->fill.past && body->len >= IVC_FILL_LEAST))
+    if (ivc_tx_is_far(tx) && !(tx->fill.past && body->len >= IVC_FILL_LEAST))
         ivc_pool_has_sent(tx->pool, true, head_len + body->len);
 }
 

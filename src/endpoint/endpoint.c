@@ -60,6 +60,7 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
     *ret_chunk_size = ivc_align_up(*ret_chunk_size, IVC_LAYOUT_PAGE);
     endpoint->ring_size = (uint32_t)ring_size;
     endpoint->segment_size = (uint32_t)segment_size;
+    endpoint->far_by_chunk = options->far_by_chunk > 0 ? options->far_by_chunk : UINT32_MAX;
     r = ivc_tx_shape_check(endpoint->ring_size, endpoint->segment_size, &endpoint->eager_max);
     /* Never more than a packet: what finds no room in a ring travels in a chunk, or by network. */
     endpoint->eager_max = (uint32_t)IVC_MIN((uint64_t)endpoint->eager_max, *ret_chunk_size);

@@ -147,6 +147,7 @@ struct ivc_endpoint {
     uint64_t id, magic_id;
     uint32_t client_id;
     uint32_t ring_size, segment_size, eager_max, expected_peers;
+    uint32_t far_by_chunk;          /* endpoint.h; UINT32_MAX: none */
     uint32_t ring_size_roomy;       /* where all pairs have room for one */
     uint64_t linger_ms;
     char *region_name;              /* as it was asked for; NULL: the environment, what is found */

@@ -27,6 +27,7 @@ enum { SIZE = 16 << 20, MAX = 1 << 17 };
 
 struct node {
     struct ivc_endpoint *endpoint;
+    bool one_by_one;                /* a packet in each turn */
     unsigned packets, gones, arrivals;
     const char *last_reason;        /* in `reason`, or NULL */
     char reason[256];
@@ -45,6 +46,8 @@ static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
     memcpy(node->packet_bytes, packet->head, packet->head_len);
     if (packet->body_len)
         memcpy(node->packet_bytes + packet->head_len, packet->body, packet->body_len);
+    if (node->one_by_one)
+        ivc_endpoint_end_turn(node->endpoint);
 }
 
 static void on_gone(void *arg, struct ivc_peer *peer, const char *reason)
@@ -64,15 +67,22 @@ static void on_arrival(void *arg, struct ivc_peer *peer)
     ((struct node *)arg)->arrivals++;
 }
 
-static void node_open_among(struct node *node, const char *path, uint32_t client_id, uint32_t expected_peers)
+static void node_open_with(struct node *node, struct ivc_endpoint_options options)
 {
-    struct ivc_endpoint_options options = {
-        .region = path, .magic_id = 5, .client_id = client_id, .expected_peers = expected_peers,
-        .on_packet = on_packet, .on_gone = on_gone, .on_arrival = on_arrival, .arg = node,
-    };
-
+    options.magic_id = 5;
+    options.on_packet = on_packet;
+    options.on_gone = on_gone;
+    options.on_arrival = on_arrival;
+    options.arg = node;
     memset(node, 0, sizeof *node);
     CHECK_THAT(ivc_endpoint_open(&options, &node->endpoint) == 0, "%s", ivc_error_text());
+}
+
+static void node_open_among(struct node *node, const char *path, uint32_t client_id, uint32_t expected_peers)
+{
+    node_open_with(node, (struct ivc_endpoint_options){
+        .region = path, .client_id = client_id, .expected_peers = expected_peers,
+    });
 }
 
 static void node_open(struct node *node, const char *path, uint32_t client_id)
@@ -413,6 +423,53 @@ static void test_after_a_wait(void)
     }
     node_close(&a);
     node_close(&b);
+}
+
+/* By a chunk, though the ring takes it, goes what is long, and what is shorter if the peer is far away and that is asked
+ * for; without a free chunk through the ring, in order. */
+static void test_chunk_or_ring(void)
+{
+    static const struct { size_t len; uint32_t asked, far; bool chunk; } rows[] = {
+        { 5499, 0, 8, false }, { 5500, 0, 0, true }, { 20000, 0, 0, true },
+        { 2499, 2500, 8, false }, { 2500, 2500, 8, true }, { 2500, 2500, 0, false },
+    };
+    enum { RING = 512 << 10, MANY = 80 };
+
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *path = check_file(0, SIZE);
+        struct iovec iov = { payload, rows[i].len };
+        struct ivc_peer *peer;
+        uint64_t got;
+        unsigned n = 0;
+
+        node_open_with(&a, (struct ivc_endpoint_options){
+            .region = path, .client_id = 1, .ring_size = RING, .far_by_chunk = rows[i].asked,
+        });
+        node_open(&b, path, 2);
+        peer = connect_to(&a, &b);
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 8 }, 1), 0);
+        for (; n < MANY; n++) {
+            peer->tx.far = rows[i].far;
+            got = peer->tx.pool->got;
+            fill_payload(n);
+            if (ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1) != 0)
+                break;
+            if (n == 0)
+                CHECK_THAT((peer->tx.pool->got > got) == rows[i].chunk, "row %u", i);
+        }
+        CHECK_THAT(!rows[i].chunk || n > peer->tx.pool->got, "row %u: %u packets", i, n);
+        b.one_by_one = true;
+        for (unsigned packets = 0; packets <= n; packets++) {
+            for (unsigned k = 0; k < 300 && b.packets <= packets; k++)
+                ivc_endpoint_progress(b.endpoint);
+            CHECK_EQ(b.packets, packets + 1);
+            fill_payload(packets - 1);
+            if (packets > 0)
+                CHECK_THAT(memcmp(b.packet_bytes, payload, rows[i].len) == 0, "row %u, packet %u", i, packets);
+        }
+        node_close(&a);
+        node_close(&b);
+    }
 }
 
 /* More peers than rings are looked at in each turn: none starves, each packet arrives. */
@@ -990,6 +1047,7 @@ static const struct check_case cases[] = {
     { "buffers that are kept for a while", test_spare_buffers, 0 },
     { "chunks for others", test_chunks_for_others, 0 },
     { "by a chunk after a wait", test_after_a_wait, 0 },
+    { "by a chunk or through the ring", test_chunk_or_ring, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },
     { "an address of one that left", test_left, 0 },
