@@ -164,7 +164,7 @@ static inline __attribute__((always_inline)) void ring_send(const char *test, si
             left = options.window;
         }
     }
-    spin_wait(&shared->tail, number);      /* number is a multiple of ACK_EVERY */
+    spin_wait(&shared->tail, number);       /* number is a multiple of ACK_EVERY */
     result.mean_us = bench_ticks_us(bench_ticks() - start) / (double)number;
     result.batch = number;
     result.messages_s = 1e6 / result.mean_us;
@@ -276,8 +276,10 @@ static void pipeline_near(void)
     int n = bench_parse_sizes(options.sizes, sizes, BENCH_SIZES_MAX);
 
     for (int i = 0; i < n; i++)
-        if (pipeline_send(pipeline(), sizes[i], options.seconds) < 0)
+        if (pipeline_send(pipeline(), sizes[i], options.seconds) < 0) {
+            fprintf(stderr, "bench_floor: pipeline: out of memory\n");
             break;
+        }
     pipeline_stop(pipeline());
 }
 
@@ -362,7 +364,8 @@ int main(int argc, char **argv)
         { "test", required_argument, NULL, 't' }, { "cpus", required_argument, NULL, 'c' },
         { "seconds", required_argument, NULL, 's' }, { "ring", required_argument, NULL, 'r' },
         { "chunk", required_argument, NULL, 'k' },
-        { "sizes", required_argument, NULL, 'z' }, { "stores", required_argument, NULL, 'o' }, { "window", required_argument, NULL, 'w' },
+        { "sizes", required_argument, NULL, 'z' },
+        { "stores", required_argument, NULL, 'o' }, { "window", required_argument, NULL, 'w' },
         { "help", no_argument, NULL, 'h' }, { 0 },
     };
     int c, error;
