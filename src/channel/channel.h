@@ -48,7 +48,7 @@ struct ivc_tx {
     uint32_t eager_max;         /* ... and that are sent at once */
     uint64_t look_at;           /* where to look next how far the receiver has read, and how far away it is */
     bool keeps_pace;            /* everything was read then */
-    bool is_awaited;            /* in the middle of a stream of chunks nearly all were read: the receiver waits for us */
+    bool is_awaited;            /* in the middle of a stream nearly all chunks were read: the receiver waits for us */
     bool untimed;               /* the clock is not to be read */
     uint32_t far;               /* looks by which it was far away, less those by which it was not */
     struct ivc_doorbell bell;

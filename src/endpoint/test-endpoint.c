@@ -425,8 +425,8 @@ static void test_after_a_wait(void)
     node_close(&b);
 }
 
-/* By a chunk, though the ring takes it, goes what is long, and what is shorter if the peer is far away and that is asked
- * for; without a free chunk through the ring, in order. */
+/* By a chunk, though the ring takes it, goes what is long, and what is shorter if the peer is far away and that is
+ * asked for; without a free chunk through the ring, in order. */
 static void test_chunk_or_ring(void)
 {
     static const struct { size_t len; uint32_t asked, far; bool chunk; } rows[] = {
