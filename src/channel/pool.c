@@ -29,6 +29,7 @@ int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t slo
 {
     *pool = (struct ivc_pool){ .region = region, .slot = slot, .chunk_size = chunk_size };
     pool->chunks_max = (uint32_t)IVC_MAX(limit / chunk_size, FIRST_SHARE_CHUNKS);
+    pool->long_max = UINT32_MAX;
     pool->queue_size = pool->chunks_max;
     pool->share_of = calloc(pool->chunks_max, sizeof *pool->share_of);
     pool->queue = calloc(pool->queue_size, sizeof *pool->queue);

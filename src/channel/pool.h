@@ -44,6 +44,7 @@ struct ivc_pool {
     uint32_t slot;              /* who may read it; IVC_SLOT_ANY: everybody */
     uint32_t chunk_size;
     uint32_t chunks_max;        /* the limit */
+    uint32_t long_max;          /* of them, under way to one peer, of packets of IVC_FILL_LEAST bytes and more */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */
     uint64_t got;               /* so far */

@@ -14,7 +14,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { RESERVE_MAX = 16 };      /* with all else, half of what the region should have for each process */
+enum {
+    RESERVE_MAX = 16,       /* with all else, half of what the region should have for each process */
+    LARGE = 2 << 20,        /* a second-level cache */
+};
 
 /*
  * How much of the region the pool may take.  Where a second-level cache is small, large messages go fastest when the
@@ -25,12 +28,25 @@ enum { RESERVE_MAX = 16 };      /* with all else, half of what the region should
  */
 static uint64_t pool_limit(uint64_t region_size)
 {
-    enum { LARGE = 2 << 20 };
     long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     uint64_t limit = level2 <= 0 ? LARGE : level2 < LARGE ? 4 * (uint64_t)level2 : (uint64_t)level2 / 2;
 
     limit = IVC_MIN(IVC_MAX(limit, 1 << 20), 8 << 20);
     return IVC_MIN(limit, region_size / 8);
+}
+
+/* Where that cache is large, a fifth of it holds the long packets that are under way to one peer: then what a sender copies
+ * stays in it, too, and a sender who waits asks for the next chunk's lines meanwhile. */
+static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_residence *residence, uint32_t slot,
+                     struct ivc_pool *ret_pool)
+{
+    enum { PART = 5, LEAST = 4 };
+    long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    int r = ivc_pool_init(ret_pool, residence->region, slot, endpoint->packet_max, pool_limit(residence->info.size));
+
+    if (r == 0 && level2 >= LARGE)
+        ret_pool->long_max = IVC_MAX((uint32_t)level2 / PART / endpoint->packet_max, LEAST);
+    return r;
 }
 
 /*
@@ -102,8 +118,7 @@ static int furnish(struct ivc_endpoint *endpoint, struct ivc_residence *residenc
     ivc_region_info(residence->region, &residence->info);
     r = make_tables(residence);
     if (r == 0 && !residence->pools)
-        r = ivc_pool_init(&residence->pool, residence->region, IVC_SLOT_ANY, endpoint->packet_max,
-                          pool_limit(residence->info.size));
+        r = init_pool(endpoint, residence, IVC_SLOT_ANY, &residence->pool);
     if (r == 0)
         r = make_reserve(residence, endpoint->expected_peers);
     if (r != 0 || !endpoint->on_packet || residence->pools)
@@ -134,7 +149,7 @@ int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_pool *pool
 
     if (pool->region)
         return 0;
-    r = ivc_pool_init(pool, home->region, slot, endpoint->packet_max, pool_limit(home->info.size));
+    r = init_pool(endpoint, home, slot, pool);
     if (r == 0)
         r = ivc_pool_grow(pool);
     if (r != 0 && pool->region)

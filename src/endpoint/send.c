@@ -54,6 +54,17 @@ static bool goes_by_chunk(const struct ivc_endpoint *endpoint, const struct ivc_
     return len >= LEAST || ivc_pool_is_ready(tx->pool, len);
 }
 
+/* Long packets, as many as are good for one peer: it is to read some first. */
+static bool has_enough(struct ivc_peer *peer, size_t len)
+{
+    struct ivc_tx *tx = &peer->tx;
+
+    if (len < IVC_FILL_LEAST || tx->chunks_out == 0 || tx->chunks_out < tx->pool->long_max)
+        return false;
+    (void)ivc_tx_need_chunks(tx);
+    return tx->chunks_out >= tx->pool->long_max;
+}
+
 /* More than goes through the ring, which one of the last resort is too small for soon; or less, if it is better. */
 static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                          const struct iovec *iov, unsigned n_iov, size_t len)
@@ -62,7 +73,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
     bool timed = len >= IVC_FILL_LEAST && !endpoint->untimed;
     uint64_t start;
     uint32_t chunk;
-    int r = pool_get(endpoint, pool, others_part(peer), &chunk);
+    int r = has_enough(peer, len) ? IVC_E_FULL : pool_get(endpoint, pool, others_part(peer), &chunk);
 
     if (r != 0)
         return r;
@@ -260,7 +271,7 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         r = IVC_E_GONE;
         break;
     default:
-        r = get_chunk(endpoint, peer, ret_buffer);
+        r = has_enough(peer, size) ? IVC_E_FULL : get_chunk(endpoint, peer, ret_buffer);
     }
     ivc_endpoint_unlock(endpoint);
     return r;

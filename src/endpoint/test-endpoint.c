@@ -425,6 +425,40 @@ static void test_after_a_wait(void)
     node_close(&b);
 }
 
+/* Of long packets no more are under way than are good for the peer; of shorter ones as many as there are chunks. */
+static void test_long_under_way(void)
+{
+    enum { MOST = 3, LONG = 30000, SHORTER = 20000, PACKETS = 50 };
+    const char *path = check_file(0, SIZE);
+    struct iovec iov = { payload, LONG }, shorter = { payload, SHORTER };
+    struct ivc_buffer buffer;
+    struct ivc_peer *peer;
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    peer = connect_to(&a, &b);
+    CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 8 }, 1), 0);
+    peer->tx.pool->long_max = MOST;
+    b.one_by_one = true;
+    for (unsigned n = 0; n < PACKETS; n++) {
+        fill_payload(n);
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), n < MOST ? 0 : IVC_E_FULL);
+        if (n < MOST)
+            continue;
+        CHECK_EQ(ivc_endpoint_buffer_get(a.endpoint, peer, LONG, &buffer), IVC_E_FULL);
+        for (unsigned i = 0; i < 300 && b.packets < n - MOST + 2; i++)      /* the first one had 8 bytes */
+            ivc_endpoint_progress(b.endpoint);
+        fill_payload(n - MOST);
+        CHECK_EQ(memcmp(b.packet_bytes, payload, LONG), 0);
+        fill_payload(n);
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
+    }
+    for (unsigned n = 0; n < MOST; n++)
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &shorter, 1), 0);
+    node_close(&a);
+    node_close(&b);
+}
+
 /* By a chunk, though the ring takes it, goes what is long, and what is shorter if the peer is far away and that is
  * asked for; without a free chunk through the ring, in order. */
 static void test_chunk_or_ring(void)
@@ -1047,6 +1081,7 @@ static const struct check_case cases[] = {
     { "buffers that are kept for a while", test_spare_buffers, 0 },
     { "chunks for others", test_chunks_for_others, 0 },
     { "by a chunk after a wait", test_after_a_wait, 0 },
+    { "long packets under way", test_long_under_way, 0 },
     { "by a chunk or through the ring", test_chunk_or_ring, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },
