@@ -153,7 +153,7 @@ static inline __attribute__((always_inline)) void ring_send(const char *test, si
 
         if (number - tail == SLOTS) {
             spin_wait(&shared->tail, tail + ACK_EVERY);
-            tail = atomic_load_explicit(&shared->tail.value, memory_order_acquire);
+            tail = spin_read(&shared->tail);
         }
         slot->len = sizeof(payload);
         memcpy(slot->payload, payload, sizeof(payload));
@@ -205,7 +205,7 @@ static void copy_far(void)
     memset(private, 0, options.message);
     for (;;)
         for (size_t at = 0; at < options.message; at += options.chunk) {
-            while (atomic_load_explicit(&shared->head.value, memory_order_acquire) == tail)
+            while (spin_read(&shared->head) == tail)
                 if (stopped())
                     goto out;
             memcpy(private + at, shared->ring + tail % options.ring, options.chunk);

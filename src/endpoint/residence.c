@@ -26,9 +26,8 @@ enum {
  * that would be slower by a fifth for messages of 2 MiB and more, and half of it is enough (docs/performance.md).  At
  * least 1 MiB; never more than an eighth of the region.
  */
-static uint64_t pool_limit(uint64_t region_size)
+static uint64_t pool_limit(long level2, uint64_t region_size)
 {
-    long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     uint64_t limit = level2 <= 0 ? LARGE : level2 < LARGE ? 4 * (uint64_t)level2 : (uint64_t)level2 / 2;
 
     limit = IVC_MIN(IVC_MAX(limit, 1 << 20), 8 << 20);
@@ -42,7 +41,8 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
 {
     enum { PART = 5, LEAST = 4 };
     long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    int r = ivc_pool_init(ret_pool, residence->region, slot, endpoint->packet_max, pool_limit(residence->info.size));
+    int r = ivc_pool_init(ret_pool, residence->region, slot, endpoint->packet_max,
+                          pool_limit(level2, residence->info.size));
 
     if (r == 0 && level2 >= LARGE)
         ret_pool->long_max = IVC_MAX((uint32_t)level2 / PART / endpoint->packet_max, LEAST);

@@ -389,7 +389,7 @@ static void test_chunks_for_others(void)
  * ring when there are several; in order, whatever way. */
 static void test_after_a_wait(void)
 {
-    enum { FAR = 8, ROUNDS = 100, WAIT = 100 };
+    enum { ROUNDS = 100, WAIT = 100 };
     const char *path = check_file(0, SIZE);
     struct ivc_peer *peer, *back;
     unsigned packets = 0, before = 0;
@@ -410,7 +410,7 @@ static void test_after_a_wait(void)
             fill_payload(packets);
             CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 1000 }, 1), 0);
             CHECK_EQ(peer->tx.pool->got - got, before == 1 && i == 0);
-            peer->tx.far = FAR;
+            peer->tx.far = IVC_TX_FAR_LOOKS;
         }
         before = round > 0 ? now : 0;       /* the first one did not know yet how far it is */
         for (unsigned i = 0; i < 300 && b.packets < packets; i++)
@@ -464,8 +464,8 @@ static void test_long_under_way(void)
 static void test_chunk_or_ring(void)
 {
     static const struct { size_t len; uint32_t asked, far; bool chunk; } rows[] = {
-        { 5499, 0, 8, false }, { 5500, 0, 0, true }, { 20000, 0, 0, true },
-        { 2499, 2500, 8, false }, { 2500, 2500, 8, true }, { 2500, 2500, 0, false },
+        { 5499, 0, IVC_TX_FAR_LOOKS, false }, { 5500, 0, 0, true }, { 20000, 0, 0, true },
+        { 2499, 2500, IVC_TX_FAR_LOOKS, false }, { 2500, 2500, IVC_TX_FAR_LOOKS, true }, { 2500, 2500, 0, false },
     };
     enum { RING = 512 << 10, MANY = 80 };
 
