@@ -8,6 +8,8 @@
 
 #include <time.h>
 
+#include "opal/runtime/opal_progress.h"
+
 /* With several threads no descriptor is refused: another thread could empty the queue before
  * ob1 has noted down that it is to try again, and nothing would remind it. */
 bool ivc_btl_queue_full(const struct mca_btl_base_endpoint_t *endpoint)
@@ -156,5 +158,9 @@ int ivc_btl_progress(void)
      * comes by those must not wait for us. */
     if (n == 0 && !m->others)
         ivc_endpoint_rest(m->endpoint, IVC_COMPANY_NEIGHBOURS, m->outstanding > 0, UINT64_MAX);
+    /* Where Open MPI knows of more ranks than processors it gives way after each turn in which nobody has found
+     * anything, its caller's work between two MPI_Test() or not. */
+    if (n == 0 && OPAL_UNLIKELY(opal_progress_yield_when_idle) && !ivc_endpoint_gives_way(m->endpoint))
+        return 1;
     return n;
 }

@@ -11,6 +11,7 @@
  * Another rank that waits as well soon gives way in turn.  Whoever keeps the processor for as long as the
  * kernel lets it does not: then we take half of that for ourselves before we give way again.  What we
  * are in may be no wait at all, but a program that works and looks now and then whether something has come.
+ * It looks like a wait that does not end, so the longer one lasts the seldomer its turns give way.
  *
  * One thread at a time.  Several that take turns see each other's counts change, and give way once
  * too often.
@@ -21,7 +22,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { IVC_CROWD_TURNS = 32 };      /* in vain, before anything is done: a microsecond or so */
+enum {
+    IVC_CROWD_TURNS = 32,           /* in vain, before anything is done: a microsecond or so */
+    IVC_CROWD_TURNS_MAX = 64,       /* between two that give way */
+};
 
 struct ivc_crowd {
     uint32_t idle;              /* turns since something was found */
@@ -30,8 +34,21 @@ struct ivc_crowd {
     uint64_t looked_at, look_cost;  /* ivc_cycles(): when it was asked, and what that took */
     uint64_t given_at, ours_for;    /* ivc_cycles(): for so long after the last time we do not give way */
     uint64_t given;             /* of them, to others */
+    bool is_left;               /* to the caller, who gives way itself */
 };
 
+/* After so many turns in vain: whether this is one of those that give way, if anybody wants the processor.  So is each
+ * of the first 32, every second one to 64, every fourth to 128, and so on. */
+static inline bool ivc_crowd_has_turn(uint32_t idle)
+{
+    uint32_t every = 1;
+
+    while (every <= idle / IVC_CROWD_TURNS && every < IVC_CROWD_TURNS_MAX)
+        every *= 2;
+    return (idle & (every - 1)) == 0;
+}
+
+/* Whether somebody does, and this turn gives way. */
 bool ivc_crowd_waits(struct ivc_crowd *crowd);
 
 /* Calls sched_yield(2).  `long_cycles` of ivc_cycles() is what nobody needs who gives way in turn; 0: that

@@ -260,6 +260,14 @@ void ivc_endpoint_rest(struct ivc_endpoint *endpoint, enum ivc_company company, 
 void ivc_endpoint_stir(struct ivc_endpoint *endpoint);
 
 /*
+ * For a caller that gives its processor away itself (sched_yield(2)) after each turn that found nothing: whether to do
+ * so after this one.  The next turn then does not do it once more.  Who works, and looks whether something has come
+ * in between, calls progress as one does who waits, and had better keep its processor: so the answer is the seldomer
+ * yes the longer nothing has come.  Always yes with `threads`, or from a handler.
+ */
+bool ivc_endpoint_gives_way(struct ivc_endpoint *endpoint);
+
+/*
  * Whoever reads or writes memory of the region by himself (what ivc_endpoint_reach() gave him) does it
  * between these, and asks ivc_endpoint_residence() first: what was found in another residence is no
  * longer there.  Calls of the endpoint may be made between them only without `threads`.

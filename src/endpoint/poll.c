@@ -427,13 +427,30 @@ static void fetch_ahead(struct ivc_endpoint *endpoint)
         ivc_pool_fetch_some(last);
 }
 
+bool ivc_endpoint_gives_way(struct ivc_endpoint *endpoint)
+{
+    if (endpoint->threads || endpoint->in_turn)
+        return true;
+    endpoint->crowd.is_left = true;
+    return ivc_crowd_has_turn(endpoint->crowd.idle);
+}
+
+static __attribute__((noinline)) void give_way(struct ivc_endpoint *endpoint)
+{
+    struct ivc_crowd *crowd = &endpoint->crowd;
+
+    if (!crowd->is_left)
+        ivc_crowd_give_way(crowd, LONG_US * endpoint->rest.cycles_per_us);
+    crowd->is_left = false;
+}
+
 __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
 {
     bool threads = endpoint->threads, share;
     int n;
 
     if (!threads && !endpoint->in_turn && ivc_crowd_is_due(&endpoint->crowd))
-        ivc_crowd_give_way(&endpoint->crowd, LONG_US * endpoint->rest.cycles_per_us);
+        give_way(endpoint);
     if (!enter(endpoint))
         return 0;
     n = poll_turn(endpoint);

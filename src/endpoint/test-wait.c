@@ -247,6 +247,40 @@ static void test_rest(void)
     close_pair();
 }
 
+/* A packet, and then `n` turns that find nothing, while somebody wants the processor: after how many of them a caller
+ * who gives way itself is to do so. */
+static unsigned look_in_vain(unsigned n, bool asks)
+{
+    unsigned got = a.got, answers = 0;
+
+    send_one(&b);
+    while (a.got == got)
+        ivc_endpoint_progress(a.endpoint);
+    a.endpoint->crowd.given = 0;
+    for (unsigned i = 0; i < n; i++) {
+        a.endpoint->crowd.yields = 2;
+        CHECK_EQ(ivc_endpoint_progress(a.endpoint), 0);
+        answers += asks && ivc_endpoint_gives_way(a.endpoint);
+    }
+    return answers;
+}
+
+/* Either the caller gives way or the endpoint, and the seldomer the longer nothing comes. */
+static void test_gives_way(void)
+{
+    open_pair();
+    exchange();
+    CHECK_EQ(look_in_vain(31, true), 31);
+    CHECK_EQ(look_in_vain(63, true), 31 + 16);
+    CHECK_EQ(look_in_vain(127, true), 31 + 16 + 16);
+    CHECK_EQ(look_in_vain(1023, true), 31 + 5 * 16);
+    CHECK_EQ(look_in_vain(1023 + 640, true), 31 + 5 * 16 + 10);
+    CHECK_EQ(a.endpoint->crowd.given, 0);
+    (void)look_in_vain(1023, false);
+    CHECK(a.endpoint->crowd.given > 0);
+    close_pair();
+}
+
 /* Where everything takes a hundred times as long, that is no work. */
 static void test_slow_processor(void)
 {
@@ -379,6 +413,7 @@ static const struct check_case cases[] = {
     { "datagrams of strangers", test_disturbed, 0 },
     { "nobody comes", test_timeout, 0 },
     { "rest, and work", test_rest, 0 },
+    { "who gives way", test_gives_way, 0 },
     { "a slow processor", test_slow_processor, 0 },
     { "moderation: a number", test_moderation_fixed, 0 },
     { "moderation: adaptive", test_moderation_adaptive, 0 },

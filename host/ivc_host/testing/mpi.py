@@ -252,6 +252,13 @@ def _crowded(run: Run, where: Path) -> None:
         run.check(f"{what}, eager limit {limit}", done.returncode == 0 and good, done.stdout)
 
 
+def _looks(run: Run, where: Path) -> None:
+    """Where Open MPI gives way after each look in vain, the plug-in keeps it from most of that."""
+    env = {**environment(str(where)), **SELECTIONS["btl ivc,self"], "OMPI_MCA_mpi_yield_when_idle": "1"}
+    done = _mpirun(run, 2, [program("looks")], env)
+    run.check("who only looks keeps its processor", done.returncode == 0, done.stdout)
+
+
 def _two_jobs(run: Run, where: Path) -> None:
     words = ["mpirun", "--oversubscribe", "-np", "2", program("integrity"), "--seconds", "4"]
     env = {**os.environ, **environment(str(where))}
@@ -314,6 +321,7 @@ def host(run: Run) -> None:
         _lent(run, where)
         _whole(run, where)
         _crowded(run, where)
+        _looks(run, where)
         _two_jobs(run, where)
         _killed_rank(run, where)
     _without_region(run)
