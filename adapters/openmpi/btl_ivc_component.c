@@ -168,6 +168,7 @@ static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
         .segment_size = c->segment_size,
         .expected_peers = n_ranks > 0 ? n_ranks - 1 : 0,
         .threads = threads,
+        .crowded = is_crowded(),
         .network = c->network,
         .moves = c->moves,
         .on_packet = ivc_btl_on_packet,

@@ -50,6 +50,8 @@ struct ivc_tx {
     bool keeps_pace;            /* everything was read then */
     bool is_awaited;            /* in the middle of a stream nearly all chunks were read: the receiver waits for us */
     bool untimed;               /* the clock is not to be read */
+    bool is_crowded;            /* others want our processor: the receiver may be one of them, and read what we fill out of
+                                   our cache */
     uint32_t far;               /* looks by which it was far away, less those by which it was not */
     struct ivc_doorbell bell;
     bool *is_inner;             /* by slot: it is not a packet's first, and its first word may look like anything */
@@ -154,7 +156,7 @@ static inline bool ivc_tx_is_far(const struct ivc_tx *tx)
 /* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
 static inline enum ivc_copy_side ivc_tx_copy_side(const struct ivc_tx *tx, size_t len)
 {
-    if (len < IVC_FILL_LEAST)
+    if (len < IVC_FILL_LEAST || tx->is_crowded)
         return IVC_COPY_IN;
     return tx->fill.past ? IVC_COPY_PAST : tx->is_awaited ? IVC_COPY_IN_PLAIN : IVC_COPY_IN;
 }

@@ -655,6 +655,26 @@ static void test_fill_alone(void)
     close_pair(&pair);
 }
 
+/* Where others want the processor, all goes into the cache, and times that are theirs as well are not looked at. */
+static void test_fill_crowded(void)
+{
+    enum { N = 200000, LAG = 100, FEW = 1000 };
+    static const struct costs far = { { 4000, 1200 }, { 1300, 1600 } };
+    struct pair pair;
+
+    open_pair(&pair, 64 << 10, 64, 32 << 10, 4 << 20);
+    pair.tx.is_crowded = true;
+    CHECK_EQ(send_packets(&pair, N, LAG, &far), 0);
+    pair.tx.is_crowded = false;
+    (void)send_packets(&pair, N, LAG, &far);
+    CHECK_THAT(send_packets(&pair, FEW, LAG, &far) == FEW, "far");
+    pair.tx.is_crowded = true;
+    CHECK_EQ(send_packets(&pair, N, LAG, &far), 0);
+    pair.tx.is_crowded = false;
+    CHECK_THAT(send_packets(&pair, 1, LAG, &far) == 1, "what was found out is kept");
+    close_pair(&pair);
+}
+
 /* Chunks until none is free, to a receiver who is far away: how many. */
 static unsigned send_all_chunks(struct pair *pair)
 {
@@ -720,6 +740,7 @@ static const struct check_case cases[] = {
     { "a pool without memory", test_pool_without_memory, 0 },
     { "chunks filled into the cache or past it", test_fill, 0 },
     { "chunks filled for one who does not tell", test_fill_alone, 0 },
+    { "chunks filled while others want the processor", test_fill_crowded, 0 },
     { "chunks filled for one who waits for them", test_awaited, 0 },
     { "doorbell", test_doorbell, 0 },
 };

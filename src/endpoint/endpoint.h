@@ -68,6 +68,8 @@ struct ivc_endpoint_options {
      * opening fails: all are reached, or another path is chosen for all. */
     uint32_t expected_peers;
     bool threads;               /* several threads will call */
+    /* There are more of us than processors.  Otherwise that is noticed by who waits long enough; with `threads` not. */
+    bool crowded;
     /* Also open a network, so that peers of other regions and hosts are reached.  Then a process
      * without any region is no error; `region` or IVC_REGION "none" asks for none. */
     bool network;

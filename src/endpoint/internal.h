@@ -113,6 +113,7 @@ struct ivc_endpoint {
     uint64_t turn;
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
+    bool crowded;                   /* endpoint.h */
     struct ivc_rest rest;
     struct ivc_moderation moderation;
     struct ivc_peer *cooled[IVC_HOT_MAX];   /* those that were hot before the last sleep */
@@ -190,6 +191,13 @@ static inline void ivc_endpoint_is_busy(struct ivc_endpoint *endpoint)
 {
     if (__builtin_expect(!endpoint->threads && endpoint->crowd.idle != 0, 0))
         endpoint->crowd.idle = 0;
+}
+
+/* Whether others want the processors of this host, as far as we know. */
+static inline bool ivc_endpoint_is_crowded(const struct ivc_endpoint *endpoint)
+{
+    /* Of several threads only the one in progress may look at `crowd`. */
+    return endpoint->crowded || (!endpoint->threads && endpoint->crowd.yields > 0);
 }
 
 /* A packet, whatever way it goes. */

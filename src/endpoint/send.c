@@ -65,6 +65,12 @@ static bool has_enough(struct ivc_peer *peer, size_t len)
     return tx->chunks_out >= tx->pool->long_max;
 }
 
+/* Before a chunk is filled. */
+static void see_crowd(const struct ivc_endpoint *endpoint, struct ivc_tx *tx)
+{
+    tx->is_crowded = ivc_endpoint_is_crowded(endpoint);
+}
+
 /* More than goes through the ring, which one of the last resort is too small for soon; or less, if it is better. */
 static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                          const struct iovec *iov, unsigned n_iov, size_t len)
@@ -77,6 +83,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
 
     if (r != 0)
         return r;
+    see_crowd(endpoint, &peer->tx);
     start = timed ? ivc_cycles() : 0;
     r = ivc_tx_send_copy(&peer->tx, tag, chunk, iov, n_iov, len);
     if (r != 0)
@@ -258,6 +265,7 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         return ivc_error_set(-EMSGSIZE, "buffer of %zu bytes: at most %u", size,
                              endpoint->packet_max);
     ivc_endpoint_lock(endpoint);
+    see_crowd(endpoint, &peer->tx);
     ret_buffer->side = ivc_tx_copy_side(&peer->tx, size);   /* without a ring: zeroes, into the cache */
     switch (ivc_peer_state(peer)) {
     case IVC_PEER_CLOSED:
@@ -290,6 +298,7 @@ int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer
     }
     if (r == 0) {
         make_buffer(endpoint, pool, ret_buffer);
+        see_crowd(endpoint, &peer->tx);
         ret_buffer->side = ivc_tx_copy_side(&peer->tx, size);
     }
     ivc_endpoint_unlock(endpoint);

@@ -506,6 +506,39 @@ static void test_chunk_or_ring(void)
     }
 }
 
+/* Who fills chunks is to know whether others want the processor: by what it was told, or has seen. */
+static void test_crowded(void)
+{
+    static const struct { bool told, threads; uint32_t seen; bool crowded; } rows[] = {
+        { false, false, 0, false }, { false, false, 1, true }, { true, false, 0, true }, { true, true, 0, true },
+    };
+
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *path = check_file(0, 16 << 20);
+        struct iovec iov = { payload, 30 << 10 };
+        struct ivc_buffer buffer;
+        struct ivc_peer *peer;
+
+        node_open_with(&a, (struct ivc_endpoint_options){
+            .region = path, .client_id = 1, .crowded = rows[i].told, .threads = rows[i].threads,
+        });
+        node_open(&b, path, 2);
+        peer = connect_to(&a, &b);
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
+        if (!rows[i].threads)
+            a.endpoint->crowd.yields = rows[i].seen;
+        peer->tx.is_crowded = !rows[i].crowded;
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
+        CHECK_THAT(peer->tx.is_crowded == rows[i].crowded, "row %u, copied", i);
+        peer->tx.is_crowded = !rows[i].crowded;
+        CHECK_EQ(ivc_endpoint_buffer_get(a.endpoint, peer, iov.iov_len, &buffer), 0);
+        CHECK_THAT(peer->tx.is_crowded == rows[i].crowded, "row %u, a buffer", i);
+        ivc_endpoint_buffer_free(a.endpoint, &buffer);
+        node_close(&a);
+        node_close(&b);
+    }
+}
+
 /* More peers than rings are looked at in each turn: none starves, each packet arrives. */
 static void test_many_peers(void)
 {
@@ -1083,6 +1116,7 @@ static const struct check_case cases[] = {
     { "by a chunk after a wait", test_after_a_wait, 0 },
     { "long packets under way", test_long_under_way, 0 },
     { "by a chunk or through the ring", test_chunk_or_ring, 0 },
+    { "more ranks than processors", test_crowded, 0 },
     { "many peers", test_many_peers, 0 },
     { "addresses", test_addresses, 0 },
     { "an address of one that left", test_left, 0 },
