@@ -156,7 +156,7 @@ static bool is_crowded(void)
     return processors > 0 && count_ranks(OPAL_PMIX_LOCAL_SIZE) > (unsigned long) processors;
 }
 
-static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
+static int endpoint_open(bool threads, bool crowded, struct ivc_endpoint **ret_endpoint)
 {
     const struct ivc_btl_component *c = &mca_btl_ivc_component;
     uint32_t n_ranks = count_ranks(OPAL_PMIX_JOB_SIZE);
@@ -168,7 +168,7 @@ static int endpoint_open(bool threads, struct ivc_endpoint **ret_endpoint)
         .segment_size = c->segment_size,
         .expected_peers = n_ranks > 0 ? n_ranks - 1 : 0,
         .threads = threads,
-        .crowded = is_crowded(),
+        .crowded = crowded,
         .network = c->network,
         .moves = c->moves,
         .on_packet = ivc_btl_on_packet,
@@ -206,12 +206,12 @@ static void limit_clamp(const char *name, size_t *limit, size_t low, size_t high
                     name, asked, low, high, *limit);
 }
 
-static void limits_check(struct ivc_btl_module *m)
+static void limits_check(struct ivc_btl_module *m, bool crowded)
 {
     static const size_t low = 256;      /* a header of ob1 and some data */
     mca_btl_base_module_t *btl = &m->super;
 
-    if (!is_set("eager_limit") && is_crowded())
+    if (!is_set("eager_limit") && crowded)
         btl->btl_eager_limit = EAGER_LIMIT_CROWDED;
     limit_clamp("max_send_size", &btl->btl_max_send_size, low, m->packet_max);
     limit_clamp("eager_limit", &btl->btl_eager_limit, low, btl->btl_max_send_size);
@@ -236,14 +236,15 @@ static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progres
 {
     struct ivc_btl_module *m = &ivc_btl_module;
     mca_btl_base_module_t **modules;
+    bool crowded = is_crowded();
 
     (void) enable_progress_threads;
     *num_btls = 0;
-    if (endpoint_open(enable_mpi_threads, &m->endpoint) != 0)
+    if (endpoint_open(enable_mpi_threads, crowded, &m->endpoint) != 0)
         return NULL;
     m->packet_max = ivc_endpoint_packet_max(m->endpoint);
     m->send_max = ivc_endpoint_eager_max(m->endpoint);
-    limits_check(m);
+    limits_check(m, crowded);
     if (ivc_endpoint_warning(m->endpoint)[0] != '\0')
         ivc_btl_say("warning", "%s", ivc_endpoint_warning(m->endpoint));
 

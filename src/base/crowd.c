@@ -40,9 +40,8 @@ static bool look_is_due(const struct ivc_crowd *crowd)
 
 bool ivc_crowd_waits(struct ivc_crowd *crowd)
 {
-    if (crowd->yields > 0 && ivc_cycles() - crowd->given_at < crowd->ours_for)
-        return false;
-    if (crowd->yields > 0 && !ivc_crowd_has_turn(crowd->idle))
+    if (crowd->yields > 0
+        && (!ivc_crowd_has_turn(crowd->idle) || ivc_cycles() - crowd->given_at < crowd->ours_for))
         return false;
     if (look_is_due(crowd))
         look(crowd);
