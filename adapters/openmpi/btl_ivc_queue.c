@@ -83,7 +83,7 @@ static void complete(struct ivc_btl_module *m, struct ivc_btl_frag *frag)
 
 /* Sends what there is room for and reports what is sent.  Callbacks run without the lock: they
  * send again. */
-int ivc_btl_queue_progress(void)
+__attribute__((noinline)) int ivc_btl_queue_progress(void)
 {
     struct ivc_btl_module *m = &ivc_btl_module;
     opal_list_item_t *item;

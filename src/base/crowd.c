@@ -30,12 +30,16 @@ static void look(struct ivc_crowd *crowd)
 }
 
 /* Nothing is known of anybody; or somebody was given way to as often as was planned, but for once. */
-static bool look_is_due(const struct ivc_crowd *crowd)
+static bool look_is_due(struct ivc_crowd *crowd)
 {
+    uint32_t rows = crowd->idle / TURNS_PER_LOOK;
+    bool one_more = rows > crowd->rows;
+
     if (crowd->yields > 0)
         return crowd->yields == 1;
+    crowd->rows = rows;     /* none, when a wait begins */
     /* System calls may be dear: in user-mode Linux they take 12 us. */
-    return crowd->idle % TURNS_PER_LOOK == 0 && ivc_cycles() - crowd->looked_at >= LOOK_PART * crowd->look_cost;
+    return one_more && ivc_cycles() - crowd->looked_at >= LOOK_PART * crowd->look_cost;
 }
 
 bool ivc_crowd_waits(struct ivc_crowd *crowd)

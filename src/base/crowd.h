@@ -30,6 +30,7 @@ enum {
 struct ivc_crowd {
     uint32_t idle;              /* turns since something was found */
     uint32_t yields;            /* yet to be made before the kernel is asked again */
+    uint32_t rows;              /* of so many turns in vain, at which the kernel was asked or could have been */
     long switches;              /* as the kernel counted them last */
     uint64_t looked_at, look_cost;  /* ivc_cycles(): when it was asked, and what that took */
     uint64_t given_at, ours_for;    /* ivc_cycles(): for so long after the last time we do not give way */

@@ -291,6 +291,13 @@ static inline bool ivc_rx_is_ready(const struct ivc_rx *rx)
     return (uint32_t)ivc_load_relaxed((const ivc_atomic_u64 *)slot) == rx->stamp;
 }
 
+/* The same of who looks again and again; should the slot's second line be needed, it is here when a packet comes. */
+static inline bool ivc_rx_is_ready_soon(const struct ivc_rx *rx)
+{
+    __builtin_prefetch(ivc_rx_head_slot(rx) + rx->second_line);
+    return ivc_rx_is_ready(rx);
+}
+
 /* Everything but the common case: a packet with a body, what is no packet, nonsense. */
 int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *head,
                       struct ivc_packet *ret_packet);

@@ -69,7 +69,7 @@ enum {
     IVC_RING_SIZE_LAST_RESORT = 4096,
     IVC_HOT_MAX = 8,            /* rings looked at in every turn */
     IVC_TURN_BUDGET = 32,       /* packets of one peer in one turn: others wait */
-    IVC_CHORES_EVERY = 64,      /* turns; a power of two */
+    IVC_CHORES_EVERY = 64,      /* turns */
     IVC_PEER_BUCKETS = 1024,    /* of the hash of peers by id */
     IVC_REMOTE_IOV_MAX = 16,
     IVC_COOL_TURNS = 16384,     /* turns without a packet until a hot ring is looked at no more */
@@ -110,7 +110,8 @@ struct ivc_endpoint {
     bool threads;
     bool in_turn;                   /* without threads: stands for `polling` */
     const ivc_atomic_u64 *ready_summary;
-    uint64_t turn;
+    uint64_t turn, chores_turn;     /* ... and that of the last chores */
+    uint32_t quiet;                 /* turns to come in which nothing is due but a look (poll.c); 0 with threads */
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
     bool crowded;                   /* endpoint.h */
@@ -122,6 +123,7 @@ struct ivc_endpoint {
     bool network_busy;              /* the last look at it found something */
     uint64_t network_cost;          /* what a look costs, in ivc_cycles() */
     bool untimed;                   /* copies are not timed: a look at the clock would take as long */
+    uint64_t network_turn;          /* the last that thought of looking */
     uint64_t network_looked;        /* the ivc_cycles() of the last look */
     uint64_t network_pause;         /* after it, till the next */
     ivc_atomic_u32 network_woke;    /* its descriptor has woken somebody: look at once */
@@ -190,7 +192,7 @@ static inline void ivc_endpoint_unlock(struct ivc_endpoint *endpoint)
 static inline void ivc_endpoint_is_busy(struct ivc_endpoint *endpoint)
 {
     if (__builtin_expect(!endpoint->threads && endpoint->crowd.idle != 0, 0))
-        endpoint->crowd.idle = 0;
+        endpoint->crowd.idle = endpoint->quiet = 0;
 }
 
 /* Whether others want the processors of this host, as far as we know. */

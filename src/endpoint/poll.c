@@ -348,8 +348,10 @@ static int poll_turn(struct ivc_endpoint *endpoint)
         ivc_region_take_ready(endpoint->home.region, on_ready, endpoint);
     if (endpoint->network)
         n += ivc_remote_poll(endpoint);
-    if (endpoint->turn % IVC_CHORES_EVERY == 0)
+    if (endpoint->turn - endpoint->chores_turn >= IVC_CHORES_EVERY) {
+        endpoint->chores_turn = endpoint->turn;
         n += chores(endpoint);
+    }
     return n;
 }
 
@@ -406,8 +408,9 @@ void ivc_poll_check_peer(struct ivc_endpoint *endpoint, uint32_t slot)
     leave(endpoint);
 }
 
-/* While we wait: the lines of what will be filled next, should it be for one of those who send to us. */
-static void fetch_ahead(struct ivc_endpoint *endpoint)
+/* While we wait: the lines of what will be filled next, should it be for one of those who send to us.  False: there
+ * are no more of them. */
+static bool fetch_ahead(struct ivc_endpoint *endpoint)
 {
     struct ivc_pool *last = NULL;       /* there is one for all peers, or one for each */
 
@@ -425,6 +428,7 @@ static void fetch_ahead(struct ivc_endpoint *endpoint)
     }
     if (last)
         ivc_pool_fetch_some(last);
+    return last;
 }
 
 bool ivc_endpoint_gives_way(struct ivc_endpoint *endpoint)
@@ -444,7 +448,44 @@ static __attribute__((noinline)) void give_way(struct ivc_endpoint *endpoint)
     crowd->is_left = false;
 }
 
-__attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
+/*
+ * A turn of somebody who waits, or looks now and then, takes a few nanoseconds, and a program may call MPI_Test after
+ * each of its own steps.  So seven turns of eight are quiet: nothing is due in them but a look at the rings that were
+ * busy lately, at the bells, and at what the helper has to say.  If there is something, the turn is a whole one.
+ */
+enum { QUIET_TURNS = IVC_REST_LOOK_EVERY };
+
+/* After a whole turn in which nothing came: how many may be quiet, up to the next at which the clock is looked at. */
+static uint32_t quiet_turns(struct ivc_endpoint *endpoint)
+{
+    const struct ivc_crowd *crowd = &endpoint->crowd;
+
+    if (crowd->yields > 0)
+        return 0;
+    /* Who gives way does not wait long enough. */
+    if (fetch_ahead(endpoint))
+        return 0;
+    if (endpoint->network && (endpoint->home.n_receivers == 0 || endpoint->network_busy))
+        return 0;
+    return QUIET_TURNS - 1 - crowd->idle % QUIET_TURNS;
+}
+
+static inline bool is_quiet(struct ivc_endpoint *endpoint)
+{
+    bool quiet;
+
+    if (!ivc_gate_try(&endpoint->gate))
+        return false;
+    /* Relaxed, as in poll_turn(). */
+    quiet = ivc_load_relaxed(&endpoint->news) == 0 && ivc_load_relaxed(&endpoint->network_woke) == 0
+            && ivc_load_relaxed(endpoint->ready_summary) == 0;
+    for (uint32_t i = 0; i < endpoint->n_hot; i++)
+        quiet &= !ivc_rx_is_ready_soon(&endpoint->hot[i]->rx);
+    ivc_gate_leave(&endpoint->gate);
+    return quiet;
+}
+
+static __attribute__((noinline)) int whole_turn(struct ivc_endpoint *endpoint)
 {
     bool threads = endpoint->threads, share;
     int n;
@@ -453,12 +494,13 @@ __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoin
         give_way(endpoint);
     if (!enter(endpoint))
         return 0;
+    endpoint->quiet = 0;
     n = poll_turn(endpoint);
     ivc_crowd_turn(&endpoint->crowd, n > 0);
     if (n == 0) {
         ivc_rest_turn(&endpoint->rest, &endpoint->crowd);
-        if (!threads && endpoint->crowd.yields == 0)    /* who gives way does not wait long enough */
-            fetch_ahead(endpoint);
+        if (!threads)
+            endpoint->quiet = quiet_turns(endpoint);
     }
     /* Of several threads only the one in here may look at `crowd`. */
     share = threads && ivc_crowd_is_due(&endpoint->crowd);
@@ -466,6 +508,17 @@ __attribute__((noinline)) int ivc_endpoint_progress(struct ivc_endpoint *endpoin
     if (__builtin_expect(share, 0))
         sched_yield();      /* others may be in progress: nothing is noted */
     return n;
+}
+
+int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
+{
+    if (endpoint->quiet > 0 && is_quiet(endpoint)) {
+        endpoint->quiet--;
+        endpoint->turn++;
+        endpoint->crowd.idle++;
+        return 0;
+    }
+    return whole_turn(endpoint);
 }
 
 bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint)
@@ -476,7 +529,7 @@ bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint)
         return true;
     for (uint32_t i = 0; i < endpoint->n_hot; i++)
         found |= ivc_rx_is_ready(&endpoint->hot[i]->rx);
-    endpoint->n_cooled = 0;
+    endpoint->n_cooled = endpoint->quiet = 0;
     while (!found && endpoint->n_hot > 0) {
         endpoint->cooled[endpoint->n_cooled++] = endpoint->hot[endpoint->n_hot - 1];
         cool(endpoint, endpoint->n_hot - 1);

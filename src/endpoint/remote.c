@@ -38,7 +38,7 @@ struct greeting {
 };
 
 enum {
-    LOOK_EVERY = 8,             /* turns, of which one reads the clock: powers of two */
+    LOOK_EVERY = 8,             /* turns, of which one reads the clock */
     LOOK_EVERY_ALONE = 32,      /* nobody is known to be out there */
     LIES_MAX = 16,
 };
@@ -441,9 +441,9 @@ int ivc_remote_poll(struct ivc_endpoint *endpoint)
     uint64_t start;
     int n;
 
-    /* A mask: the compiler makes a division of what is left by one of two numbers, and that in every turn. */
-    if (memory && (endpoint->turn & (every - 1)) != 0 && !endpoint->network_busy)
+    if (memory && endpoint->turn - endpoint->network_turn < every && !endpoint->network_busy)
         return 0;
+    endpoint->network_turn = endpoint->turn;
     start = memory ? ivc_cycles() : 0;
     /* Relaxed: a hint; whoever set it calls progress until we have looked. */
     woke = ivc_load_relaxed(&endpoint->network_woke);

@@ -281,6 +281,44 @@ static void test_gives_way(void)
     close_pair();
 }
 
+/* Turns in vain until the next one is quiet. */
+static void look_until_quiet(void)
+{
+    while (a.endpoint->quiet == 0)
+        CHECK_EQ(ivc_endpoint_progress(a.endpoint), 0);
+}
+
+/* Most turns of a wait are, and yet whatever comes is found by the very next one, and sending ends it. */
+static void test_quiet(void)
+{
+    unsigned quiet = 0;
+
+    open_pair();
+    exchange();
+    look_until_quiet();
+    send_one(&b);                   /* by its bell: who slept watches no ring */
+    CHECK_EQ(ivc_endpoint_progress(a.endpoint), 1);
+    CHECK_EQ(a.endpoint->quiet, 0);
+    look_until_quiet();
+    CHECK_EQ(a.endpoint->n_hot, 1);
+    send_one(&b);
+    CHECK_EQ(ivc_endpoint_progress(a.endpoint), 1);
+    look_until_quiet();
+    ivc_endpoint_leave_to_progress(a.endpoint);
+    CHECK_EQ(ivc_endpoint_progress(a.endpoint), 0);
+    CHECK_EQ(a.endpoint->news, 0);
+    look_until_quiet();
+    send_one(&a);
+    CHECK_EQ(a.endpoint->quiet, 0);
+    for (unsigned i = 0; i < 1000; i++) {
+        a.endpoint->crowd.yields = 0;       /* whoever else there is on this machine */
+        quiet += a.endpoint->quiet > 0;
+        CHECK_EQ(ivc_endpoint_progress(a.endpoint), 0);
+    }
+    CHECK_THAT(quiet >= 800 && quiet < 1000, "%u turns of 1000", quiet);
+    close_pair();
+}
+
 /* Where everything takes a hundred times as long, that is no work. */
 static void test_slow_processor(void)
 {
@@ -414,6 +452,7 @@ static const struct check_case cases[] = {
     { "nobody comes", test_timeout, 0 },
     { "rest, and work", test_rest, 0 },
     { "who gives way", test_gives_way, 0 },
+    { "quiet turns", test_quiet, 0 },
     { "a slow processor", test_slow_processor, 0 },
     { "moderation: a number", test_moderation_fixed, 0 },
     { "moderation: adaptive", test_moderation_adaptive, 0 },

@@ -236,16 +236,12 @@ void ivc_endpoint_stir(struct ivc_endpoint *endpoint)
     ivc_endpoint_is_busy(endpoint);
 }
 
-void ivc_endpoint_rest(struct ivc_endpoint *endpoint, enum ivc_company company, bool sending,
-                       uint64_t limit_ns)
+static __attribute__((noinline)) void rest_now(struct ivc_endpoint *endpoint, enum ivc_company company, bool sending,
+                                               uint64_t limit_ns)
 {
     struct ivc_rest *rest = &endpoint->rest;
-    uint64_t now, ns, slept_ns = 0;
+    uint64_t now = ivc_now_ns(), ns, slept_ns = 0;
 
-    if (endpoint->threads || __builtin_expect(!ivc_rest_is_due(rest, &endpoint->crowd), 1)
-        || endpoint->in_turn)
-        return;
-    now = ivc_now_ns();
     if (company == IVC_COMPANY_NEIGHBOURS)
         look_for_neighbours(endpoint, now);
     /* Whoever waits for the network is woken late: between user-mode guests a message takes 80 us while
@@ -257,6 +253,13 @@ void ivc_endpoint_rest(struct ivc_endpoint *endpoint, enum ivc_company company, 
         slept_ns = ivc_now_ns() - now;
     }
     ivc_rest_is_over(rest, ns, slept_ns);
+}
+
+void ivc_endpoint_rest(struct ivc_endpoint *endpoint, enum ivc_company company, bool sending, uint64_t limit_ns)
+{
+    if (__builtin_expect(ivc_rest_is_due(&endpoint->rest, &endpoint->crowd), 0) && !endpoint->threads
+        && !endpoint->in_turn)
+        rest_now(endpoint, company, sending, limit_ns);
 }
 
 static void *watch(void *arg)
