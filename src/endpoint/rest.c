@@ -145,7 +145,8 @@ void ivc_rest_look(struct ivc_rest *rest, const struct ivc_crowd *crowd)
     }
     spin = spin_cycles(rest, crowd, now);
     if (now - rest->since >= spin && rest->work == 0
-        && now - rest->rested >= IVC_MIN(spin, SPIN_AGAIN_US * rest->cycles_per_us))
+        && now - rest->rested >= IVC_MIN(spin, SPIN_AGAIN_US * rest->cycles_per_us)
+        && now - rest->only_looked >= SPIN_US * rest->cycles_per_us)
         rest->due_at = crowd->idle;
 }
 
@@ -164,6 +165,12 @@ uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken, bool alone)
     else if (rest->neighbours == IVC_NEIGHBOURS_OF_OURS)
         us = IVC_MIN(us, IVC_MAX(cautious_us, SLEEP_CAUTIOUS_US));
     return IVC_MIN(us, SLEEP_MAX_US) * 1000;
+}
+
+void ivc_rest_is_no_wait(struct ivc_rest *rest)
+{
+    rest->since = rest->only_looked = ivc_cycles();
+    rest->due_at = UINT32_MAX;
 }
 
 void ivc_rest_is_over(struct ivc_rest *rest, uint64_t asked_ns, uint64_t slept_ns)

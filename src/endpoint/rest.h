@@ -3,7 +3,8 @@
  *
  * MPI libraries wait in no other way.  A wait is a row of turns that find nothing, one right after the
  * other: a caller that works in between, and only looks now and then whether something has come, would be
- * kept from its work.  It is spent in turns at first, because what is about to come then comes soonest, and
+ * kept from its work.  What it does in between shows by the clock if it is long; before a sleep the call
+ * stack is looked at as well (caller.h).  A wait is spent in turns at first, because what is about to come then comes soonest, and
  * for a moment after each sleep; how long, `IVC_SPIN` says, or what is seen of the machine does:
  *
  *  - While everybody has a processor, long: some twenty times what waking costs, so that being woken
@@ -18,6 +19,7 @@
 #ifndef IVC_ENDPOINT_REST_H
 #define IVC_ENDPOINT_REST_H
 
+#include "base/caller.h"
 #include "base/crowd.h"
 
 #include <stdbool.h>
@@ -39,6 +41,8 @@ struct ivc_rest {
     uint64_t crowded_since;
     uint64_t looked_ns;     /* when neighbours were looked for, and what was found: */
     enum ivc_neighbours { IVC_NEIGHBOURS_NONE, IVC_NEIGHBOURS_OF_OURS, IVC_NEIGHBOURS_SILENT } neighbours;
+    struct ivc_callers callers;
+    uint64_t only_looked;   /* when a caller that was to sleep turned out to wait for nothing */
     uint64_t late_ns;       /* by how much the last sleep was longer than it should have been */
     uint64_t start_cycles, start_ns, cycles_per_us;     /* what a cycle is; 0: not known yet */
 };
@@ -69,6 +73,8 @@ static inline bool ivc_rest_is_due(const struct ivc_rest *rest, const struct ivc
  * else is waited for.  Else what comes is found when
  * the sleep is over, which then lasts a small part of the wait even if it ends as late as the last one. */
 uint64_t ivc_rest_ns(const struct ivc_rest *rest, bool woken, bool alone);
+/* Instead of it: the caller only looks whether something has come. */
+void ivc_rest_is_no_wait(struct ivc_rest *rest);
 /* After it: it should have lasted `asked_ns` at most, and did `slept_ns`, which is no jump of the clock. */
 void ivc_rest_is_over(struct ivc_rest *rest, uint64_t asked_ns, uint64_t slept_ns);
 

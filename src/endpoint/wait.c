@@ -242,6 +242,10 @@ static __attribute__((noinline)) void rest_now(struct ivc_endpoint *endpoint, en
     struct ivc_rest *rest = &endpoint->rest;
     uint64_t now = ivc_now_ns(), ns, slept_ns = 0;
 
+    if (ivc_caller_only_looks(&rest->callers)) {
+        ivc_rest_is_no_wait(rest);
+        return;
+    }
     if (company == IVC_COMPANY_NEIGHBOURS)
         look_for_neighbours(endpoint, now);
     /* Whoever waits for the network is woken late: between user-mode guests a message takes 80 us while

@@ -253,10 +253,14 @@ def _crowded(run: Run, where: Path) -> None:
 
 
 def _looks(run: Run, where: Path) -> None:
-    """Where Open MPI gives way after each look in vain, the plug-in keeps it from most of that."""
-    env = {**environment(str(where)), **SELECTIONS["btl ivc,self"], "OMPI_MCA_mpi_yield_when_idle": "1"}
-    done = _mpirun(run, 2, [program("looks")], env)
+    """Where Open MPI gives way after each look in vain, the plug-in keeps it from most of that; nor does
+    it put to sleep who only looks."""
+    env = {**environment(str(where)), **SELECTIONS["btl ivc,self"]}
+    yields = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    done = _mpirun(run, 2, [program("looks")], {**env, **yields})
     run.check("who only looks keeps its processor", done.returncode == 0, done.stdout)
+    done = _mpirun(run, 2, [program("looks"), "sleeps"], env)
+    run.check("who waits sleeps, who only looks does not", done.returncode == 0, done.stdout)
 
 
 def _two_jobs(run: Run, where: Path) -> None:
