@@ -1,8 +1,6 @@
 /* Who called: see caller.h. */
 #include "base/caller.h"
 
-#include "base/util.h"
-
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <stdint.h>

@@ -2,6 +2,7 @@
 #ifndef IVC_ENDPOINT_INTERNAL_H
 #define IVC_ENDPOINT_INTERNAL_H
 
+#include "base/caller.h"
 #include "base/crowd.h"
 #include "channel/channel.h"
 #include "channel/pool.h"
@@ -111,7 +112,7 @@ struct ivc_endpoint {
     bool in_turn;                   /* without threads: stands for `polling` */
     const ivc_atomic_u64 *ready_summary;
     uint64_t turn, chores_turn;     /* ... and that of the last chores */
-    uint32_t quiet;                 /* turns to come in which nothing is due but a look (poll.c); 0 with threads */
+    uint32_t quiet;                 /* turns to come in which nothing is due but a look (poll.c); with threads never */
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
     bool crowded;                   /* endpoint.h */
@@ -167,6 +168,7 @@ struct ivc_endpoint {
     enum ivc_body body;             /* its */
     char description[384];
     char warning[512];
+    struct ivc_callers callers;     /* wait.c */
     uint64_t only_region;           /* peers that did not begin there are refused; 0: nobody is */
     char no_network[512];           /* why there is none, when one was asked for */
 };

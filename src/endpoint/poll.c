@@ -428,7 +428,7 @@ static bool fetch_ahead(struct ivc_endpoint *endpoint)
     }
     if (last)
         ivc_pool_fetch_some(last);
-    return last;
+    return last != NULL;
 }
 
 bool ivc_endpoint_gives_way(struct ivc_endpoint *endpoint)
@@ -461,8 +461,7 @@ static uint32_t quiet_turns(struct ivc_endpoint *endpoint)
     const struct ivc_crowd *crowd = &endpoint->crowd;
 
     if (crowd->yields > 0)
-        return 0;
-    /* Who gives way does not wait long enough. */
+        return 0;       /* who gives way does not wait long enough for lines to come, either */
     if (fetch_ahead(endpoint))
         return 0;
     if (endpoint->network && (endpoint->home.n_receivers == 0 || endpoint->network_busy))
@@ -494,7 +493,8 @@ static __attribute__((noinline)) int whole_turn(struct ivc_endpoint *endpoint)
         give_way(endpoint);
     if (!enter(endpoint))
         return 0;
-    endpoint->quiet = 0;
+    if (!threads)
+        endpoint->quiet = 0;
     n = poll_turn(endpoint);
     ivc_crowd_turn(&endpoint->crowd, n > 0);
     if (n == 0) {
@@ -529,7 +529,9 @@ bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint)
         return true;
     for (uint32_t i = 0; i < endpoint->n_hot; i++)
         found |= ivc_rx_is_ready(&endpoint->hot[i]->rx);
-    endpoint->n_cooled = endpoint->quiet = 0;
+    endpoint->n_cooled = 0;
+    if (!endpoint->threads)
+        endpoint->quiet = 0;
     while (!found && endpoint->n_hot > 0) {
         endpoint->cooled[endpoint->n_cooled++] = endpoint->hot[endpoint->n_hot - 1];
         cool(endpoint, endpoint->n_hot - 1);

@@ -3,9 +3,11 @@
  *
  * MPI libraries wait in no other way.  A wait is a row of turns that find nothing, one right after the
  * other: a caller that works in between, and only looks now and then whether something has come, would be
- * kept from its work.  What it does in between shows by the clock if it is long; before a sleep the call
- * stack is looked at as well (caller.h).  A wait is spent in turns at first, because what is about to come then comes soonest, and
- * for a moment after each sleep; how long, `IVC_SPIN` says, or what is seen of the machine does:
+ * kept from its work.  Work that is long shows by the clock; whether there may be any, the call stack says
+ * before a sleep (base/caller.h).
+ *
+ * A wait is spent in turns at first, because what is about to come then comes soonest, and for a moment after
+ * each sleep; how long, `IVC_SPIN` says, or what is seen of the machine does:
  *
  *  - While everybody has a processor, long: some twenty times what waking costs, so that being woken
  *    makes no wait longer by more than a twentieth.
@@ -19,7 +21,6 @@
 #ifndef IVC_ENDPOINT_REST_H
 #define IVC_ENDPOINT_REST_H
 
-#include "base/caller.h"
 #include "base/crowd.h"
 
 #include <stdbool.h>
@@ -41,7 +42,6 @@ struct ivc_rest {
     uint64_t crowded_since;
     uint64_t looked_ns;     /* when neighbours were looked for, and what was found: */
     enum ivc_neighbours { IVC_NEIGHBOURS_NONE, IVC_NEIGHBOURS_OF_OURS, IVC_NEIGHBOURS_SILENT } neighbours;
-    struct ivc_callers callers;
     uint64_t only_looked;   /* when a caller that was to sleep turned out to wait for nothing */
     uint64_t late_ns;       /* by how much the last sleep was longer than it should have been */
     uint64_t start_cycles, start_ns, cycles_per_us;     /* what a cycle is; 0: not known yet */

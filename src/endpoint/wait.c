@@ -242,7 +242,7 @@ static __attribute__((noinline)) void rest_now(struct ivc_endpoint *endpoint, en
     struct ivc_rest *rest = &endpoint->rest;
     uint64_t now = ivc_now_ns(), ns, slept_ns = 0;
 
-    if (ivc_caller_only_looks(&rest->callers)) {
+    if (ivc_caller_only_looks(&endpoint->callers)) {
         ivc_rest_is_no_wait(rest);
         return;
     }
