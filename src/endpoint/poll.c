@@ -365,6 +365,7 @@ static inline __attribute__((always_inline)) bool enter(struct ivc_endpoint *end
         return false;
     ivc_gate_enter(&endpoint->gate);
     endpoint->in_turn = true;
+    endpoint->quiet = 0;        /* the next turn looks at what is done now */
     return true;
 }
 
@@ -493,8 +494,6 @@ static __attribute__((noinline)) int whole_turn(struct ivc_endpoint *endpoint)
         give_way(endpoint);
     if (!enter(endpoint))
         return 0;
-    if (!threads)
-        endpoint->quiet = 0;
     n = poll_turn(endpoint);
     ivc_crowd_turn(&endpoint->crowd, n > 0);
     if (n == 0) {
@@ -530,8 +529,6 @@ bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint)
     for (uint32_t i = 0; i < endpoint->n_hot; i++)
         found |= ivc_rx_is_ready(&endpoint->hot[i]->rx);
     endpoint->n_cooled = 0;
-    if (!endpoint->threads)
-        endpoint->quiet = 0;
     while (!found && endpoint->n_hot > 0) {
         endpoint->cooled[endpoint->n_cooled++] = endpoint->hot[endpoint->n_hot - 1];
         cool(endpoint, endpoint->n_hot - 1);
