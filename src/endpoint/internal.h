@@ -111,7 +111,7 @@ struct ivc_endpoint {
     bool threads;
     bool in_turn;                   /* without threads: stands for `polling` */
     const ivc_atomic_u64 *ready_summary;
-    uint64_t turn, chores_turn;     /* ... and that of the last chores */
+    uint64_t turn, chores_turn;     /* of progress, and the last with chores */
     uint32_t quiet;                 /* turns to come in which nothing is due but a look (poll.c); with threads never */
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;

@@ -514,7 +514,7 @@ int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
     if (endpoint->quiet > 0 && is_quiet(endpoint)) {
         endpoint->quiet--;
         endpoint->turn++;
-        endpoint->crowd.idle++;
+        ivc_crowd_turn(&endpoint->crowd, false);
         return 0;
     }
     return whole_turn(endpoint);
