@@ -413,15 +413,16 @@ static int parse(int argc, char **argv)
     return 0;
 }
 
+/* Written to: pages that never were are all the kernel's one page of zeroes, which lies in the nearest cache. */
 static void *memory_new(size_t bytes)
 {
     void *memory = NULL;
 
     if (!options.mpi_memory)
-        return calloc(1, bytes);
-    if (MPI_Alloc_mem((MPI_Aint)bytes, MPI_INFO_NULL, &memory) != MPI_SUCCESS)
-        return NULL;
-    return memset(memory, 0, bytes);
+        memory = malloc(bytes);
+    else if (MPI_Alloc_mem((MPI_Aint)bytes, MPI_INFO_NULL, &memory) != MPI_SUCCESS)
+        memory = NULL;
+    return memory ? memset(memory, 1, bytes) : NULL;
 }
 
 static void memory_free(void *memory)
@@ -440,7 +441,9 @@ static void *window_new(size_t bytes)
     if (options.mpi_memory) {
         MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &target);
     } else {
-        memory = calloc(1, bytes);
+        memory = malloc(bytes);
+        if (memory)
+            memset(memory, 1, bytes);
         MPI_Win_create(memory, memory ? (MPI_Aint)bytes : 0, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &target);
     }
     MPI_Win_lock_all(MPI_MODE_NOCHECK, target);

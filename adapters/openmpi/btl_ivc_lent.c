@@ -170,6 +170,8 @@ static void take_read(struct mca_btl_base_endpoint_t *endpoint, const uint8_t *p
         ivc_btl_queue_append(frag);
     else
         ivc_btl_done_append(frag);
+    /* ob1 sends the next piece when it hears of it: before we copy what the peer has for us. */
+    ivc_endpoint_end_turn(ivc_btl_module.endpoint);
 }
 
 void ivc_btl_lent_on_packet(struct ivc_peer *peer, uint8_t tag, uint8_t *packet, size_t len)
