@@ -1,8 +1,9 @@
 /*
  * libivc-mpi-alloc.so: MPI_Alloc_mem and MPI_Win_allocate take their memory from the region.
+ * libivc-heap.so: they do, and large blocks of malloc() (heap.c).
  *
- * A library for LD_PRELOAD.  It stands before the MPI in the order of symbols, answers the few calls
- * that hand out memory, and passes everything on to the MPI's own PMPI_ names.  It knows no MPI's
+ * Libraries for LD_PRELOAD.  They stand before the MPI in the order of symbols, answer the few calls
+ * that hand out memory, and pass everything on to the MPI's own PMPI_ names.  They know no MPI's
  * header: handles pass through as machine words, so one file serves MPICH's binary interface (MPICH,
  * Intel MPI, MVAPICH), Open MPI's, and the standard one of MPI 5.
  *
@@ -57,6 +58,8 @@ const struct mpi_library *mpi_library_of(const void *caller);
 
 /* Memory for this process, zeroed; NULL when the region has none for us, or there is no region. */
 void *mpi_memory_take(size_t size);
+/* The same, without waiting for memory of processes that have ended. */
+void *mpi_memory_take_now(size_t size);
 /* Gives it back; false when it is not ours. */
 bool mpi_memory_put(void *memory);
 

@@ -109,9 +109,9 @@ static enum room look_for_room(size_t size)
     return room;
 }
 
-static bool is_room(size_t size)
+static bool is_room(size_t size, unsigned patience_ms)
 {
-    uint64_t end = ivc_now_ms() + PATIENCE_MS;
+    uint64_t end = ivc_now_ms() + patience_ms;
     enum room room = look_for_room(size);
 
     while (room == ROOM_LATER && ivc_now_ms() < end) {
@@ -121,7 +121,7 @@ static bool is_room(size_t size)
     return room == ROOM;
 }
 
-static void *take(size_t size)
+static void *take(size_t size, unsigned patience_ms)
 {
     void *piece;
 
@@ -129,7 +129,7 @@ static void *take(size_t size)
         open_endpoint();
     if (!memory.endpoint || getpid() != memory.owner)
         return refuse(memory.endpoint ? "a child of fork()" : memory.reason);
-    if (!is_room(size))
+    if (!is_room(size, patience_ms))
         return refuse(memory.reason);
     if (ivc_endpoint_lend(memory.endpoint, size, &piece) != 0)
         return refuse(ivc_error_text());
@@ -138,14 +138,24 @@ static void *take(size_t size)
     return piece;
 }
 
-void *mpi_memory_take(size_t size)
+static void *take_locked(size_t size, unsigned patience_ms)
 {
     void *piece;
 
     pthread_mutex_lock(&memory.lock);
-    piece = take(size);
+    piece = take(size, patience_ms);
     pthread_mutex_unlock(&memory.lock);
     return piece;
+}
+
+void *mpi_memory_take(size_t size)
+{
+    return take_locked(size, PATIENCE_MS);
+}
+
+void *mpi_memory_take_now(size_t size)
+{
+    return take_locked(size, 0);
 }
 
 bool mpi_memory_put(void *piece)

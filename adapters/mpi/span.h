@@ -1,0 +1,57 @@
+/*
+ * A span: memory that is handed out in blocks of whole pages.
+ *
+ * What is known about the blocks lies beside the memory, in memory of the process alone: whoever else can write into
+ * the span can spoil what a program keeps there, and no more.
+ *
+ * Threads: one at a time.
+ */
+#ifndef IVC_ADAPTER_MPI_SPAN_H
+#define IVC_ADAPTER_MPI_SPAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MPI_SPAN_PAGE = 4096 };
+
+/* Of the first and the last page of a block; all zero in between. */
+struct mpi_span_page {
+    uint32_t pages;             /* that the block has */
+    bool begins;                /* it is the first */
+    bool used;
+    bool clean;                 /* all of the block is zero */
+};
+
+struct mpi_span {
+    char *memory;
+    uint32_t pages;
+    uint32_t used;              /* pages in blocks that are out */
+    uint32_t next;              /* the first page of a block: where the search for a free one begins */
+    struct mpi_span_page *table;
+};
+
+/* `memory` begins where a page does, is zero, and has room for `size` bytes in whole pages, of which there are at least
+ * one and less than 2^32.  -ENOMEM. */
+int mpi_span_init(struct mpi_span *span, void *memory, size_t size);
+void mpi_span_fini(struct mpi_span *span);
+
+static inline bool mpi_span_has(const struct mpi_span *span, const void *memory)
+{
+    return (uintptr_t)memory - (uintptr_t)span->memory < (size_t)span->pages * MPI_SPAN_PAGE;
+}
+
+/* A block of so many pages, NULL: there is none in one piece.  `ret_clean`: it is zero. */
+void *mpi_span_get(struct mpi_span *span, uint32_t pages, bool *ret_clean);
+/* The pages of the block that begins at `memory` and is out; 0: none does. */
+uint32_t mpi_span_pages(const struct mpi_span *span, const void *memory);
+/* Makes a block that is out longer, where it lies, if what follows is free.  The bytes that it wins may be anything. */
+bool mpi_span_extend(struct mpi_span *span, void *memory, uint32_t pages);
+/* Keeps the first pages of a block that is out, at least one. */
+void mpi_span_shorten(struct mpi_span *span, void *memory, uint32_t pages);
+/* Copies what is out to the same places behind `to`. */
+void mpi_span_copy(const struct mpi_span *span, void *to);
+/* Takes back a block that is out. */
+void mpi_span_put(struct mpi_span *span, void *memory);
+
+#endif
