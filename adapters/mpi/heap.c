@@ -8,8 +8,7 @@
  * Invariants.
  *  - Nothing that could ask for memory is called with `lock` held.  What the endpoint asks for while we ask it for a
  *    span (`inside`), or its helper meanwhile (`growing`), comes from the malloc() below.
- *  - Nor do our own libraries get memory of ours: whoever lets go of the region must not need it, and what they keep
- *    there others could spoil.
+ *  - Nor do the libraries that carry messages get memory of ours: whoever lets go of the region must not need it.
  *  - A child of fork() has a copy of the spans at the same place, as of all other memory of its parent's.
  */
 #include "internal.h"
@@ -221,6 +220,7 @@ static bool add_span(size_t size)
         (void)mpi_memory_put(memory);
         return false;
     }
+    span.residence = mpi_memory_residence();
     pthread_mutex_lock(&heap.lock);
     heap.spans[heap.n++] = span;
     heap.bytes += size;
@@ -252,45 +252,63 @@ static bool grow(uint32_t pages)
     return grown;
 }
 
-static void *get_once(uint32_t pages, bool *ret_clean)
+/* Out of the spans of this residence, or of those before, which are private memory now. */
+static void *get_once(uint32_t pages, uint32_t residence, bool of_this, bool *ret_clean)
 {
     void *memory = NULL;
 
     pthread_mutex_lock(&heap.lock);
     for (unsigned i = 0; i < heap.n && !memory; i++)
-        memory = mpi_span_get(&heap.spans[i], pages, ret_clean);
+        if ((heap.spans[i].residence == residence) == of_this)
+            memory = mpi_span_get(&heap.spans[i], pages, ret_clean);
     pthread_mutex_unlock(&heap.lock);
     return memory;
 }
 
-/* Of our own libraries. */
-static bool is_own_code(const void *caller)
+/*
+ * Of a library that carries messages, ours or another, or of the C library for itself.  What these keep is not what is
+ * sent, others could spoil it, and the kernel writes into some of it, which it cannot while a guest lets go of a region
+ * (ivc_region_retire()).  Open MPI's libmpi keeps little, and takes memory for collective operations, which is sent.
+ */
+static bool carries(const char *name)
 {
-    static const char *const names[] = { "mca_btl_ivc", "libivc" };
+    static const char *const names[] = {
+        "libivc", "mca_", "libopen-", "libpmi", "libevent", "libfabric", "libuc", "libibverbs", "librdmacm", "libpsm",
+        "libc.so", "libc-", "ld-",
+    };
+    static const char mpi[] = "libmpi", open_mpi[] = "libmpi.so.40", provider[] = "-fi.so";
+    bool found = strstr(name, provider) || (strncmp(name, mpi, strlen(mpi)) == 0
+                                            && strncmp(name, open_mpi, strlen(open_mpi)) != 0);
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        found |= strncmp(name, names[i], strlen(names[i])) == 0;
+    return found;
+}
+
+static bool is_for(const void *caller)
+{
     const char *name;
     Dl_info info;
-    bool own = false;
 
     if (!dladdr(caller, &info) || !info.dli_fname)
-        return false;
+        return true;
     name = strrchr(info.dli_fname, '/');
-    name = name ? name + 1 : info.dli_fname;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        own |= strncmp(name, names[i], strlen(names[i])) == 0;
-    return own;
+    return !carries(name ? name + 1 : info.dli_fname);
 }
 
 static __attribute__((noinline)) void *get_large(const void *caller, size_t size, size_t alignment, bool *ret_clean)
 {
+    uint32_t residence;
     void *memory;
 
     if (inside || alignment > MPI_SPAN_PAGE || size > (size_t)INT32_MAX * MPI_SPAN_PAGE || !is_open()
-        || is_own_code(caller))
+        || !is_for(caller))
         return NULL;
-    memory = get_once(pages_of(size), ret_clean);
+    residence = mpi_memory_residence();
+    memory = get_once(pages_of(size), residence, true, ret_clean);
     if (!memory && grow(pages_of(size)))
-        memory = get_once(pages_of(size), ret_clean);
-    return memory;
+        memory = get_once(pages_of(size), mpi_memory_residence(), true, ret_clean);
+    return memory ? memory : get_once(pages_of(size), residence, false, ret_clean);
 }
 
 /* Of `size` bytes; NULL: it is not for us, or there is no room. */
@@ -310,10 +328,19 @@ static struct mpi_span *span_of(const void *memory, uint32_t *ret_pages)
     abort();
 }
 
-/* A span of which nothing is out, but the last one of all, goes back to the region. */
+/* A span of which nothing is out goes back to its region, if it is of a former one, or another of this one is empty,
+ * too: that is for who frees and asks again. */
 static bool take_empty(struct mpi_span *span, struct mpi_span *ret_span)
 {
-    if (span->used > 0 || heap.n == 1)
+    unsigned n_empty = 0, latest = 0;
+
+    if (span->used > 0)
+        return false;
+    for (unsigned i = 0; i < heap.n; i++) {
+        n_empty += heap.spans[i].used == 0 && heap.spans[i].residence == span->residence;
+        latest = IVC_MAX(latest, heap.spans[i].residence);
+    }
+    if (n_empty < 2 && span->residence == latest)
         return false;
     *ret_span = *span;
     heap.bytes -= (size_t)span->pages * MPI_SPAN_PAGE;

@@ -62,5 +62,7 @@ void *mpi_memory_take(size_t size);
 void *mpi_memory_take_now(size_t size);
 /* Gives it back; false when it is not ours. */
 bool mpi_memory_put(void *memory);
+/* Counts the regions that this process has had: of another number, memory is in no region any more. */
+uint32_t mpi_memory_residence(void);
 
 #endif

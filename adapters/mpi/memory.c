@@ -170,6 +170,20 @@ bool mpi_memory_put(void *piece)
     return ours;
 }
 
+uint32_t mpi_memory_residence(void)
+{
+    uint32_t number = 0;
+
+    pthread_mutex_lock(&memory.lock);
+    if (memory.endpoint && getpid() == memory.owner) {
+        ivc_endpoint_enter(memory.endpoint);
+        number = ivc_endpoint_residence(memory.endpoint);
+        ivc_endpoint_leave(memory.endpoint);
+    }
+    pthread_mutex_unlock(&memory.lock);
+    return number;
+}
+
 /* For the provider in this process: messages out of this memory are read in place. */
 __attribute__((visibility("default"))) ivc_find_lent_fn IVC_FIND_LENT;
 bool IVC_FIND_LENT(const void *where, uint64_t size, struct ivc_lent_place *ret_place)

@@ -29,6 +29,7 @@ struct mpi_span {
     uint32_t used;              /* pages in blocks that are out */
     uint32_t next;              /* the first page of a block: where the search for a free one begins */
     struct mpi_span_page *table;
+    uint32_t residence;         /* its owner's: mpi_memory_residence() */
 };
 
 /* `memory` begins where a page does, is zero, and has room for `size` bytes in whole pages, of which there are at least

@@ -31,8 +31,17 @@ Stats = Annotated[
     bool, typer.Option("--stats", help="Set IVC_STATS: ranks print at their end what went how.")
 ]
 
+Heap = Annotated[
+    bool,
+    typer.Option(
+        "--heap",
+        help="Preload libivc-heap.so: large blocks of malloc() lie in the region, and messages"
+        " out of them are copied once instead of twice.",
+    ),
+]
+
 #: What a user may have set, and every rank should see.
-_OURS = ("IVC_REGION", "IVC_NETWORK", "IVC_STATS")
+_OURS = ("IVC_REGION", "IVC_NETWORK", "IVC_STATS", "IVC_HEAP_LEAST")
 
 #: Where Intel's libfabric has its providers: in oneAPI, in older releases, in PyPI's wheel.
 _INTEL_FOLDERS = ("opt/mpi/libfabric/lib/prov", "libfabric/lib/prov", "lib")
@@ -82,8 +91,23 @@ def _intel_folders(root: Path | None) -> tuple[Path, Path]:
     )
 
 
-def _with_ours(settings: dict[str, str], region: str | None, stats: bool) -> dict[str, str]:
+def _preload() -> str:
+    """LD_PRELOAD with our library first, which nothing can be before that hands out memory."""
+    ours = str(_folder("libivc-heap.so", "preload_dir", paths.heap()) / "libivc-heap.so")
+    if re.search(r"[\s:]", ours):
+        raise MissingError(
+            f"LD_PRELOAD cannot name {ours}: blanks and colons separate names in it",
+            hint="install it, or build it, in a folder without them",
+        )
+    before = re.split(r"[\s:]+", os.environ.get("LD_PRELOAD", ""))
+    return ":".join(dict.fromkeys(name for name in [ours, *before] if name))
+
+
+def _with_ours(
+    settings: dict[str, str], region: str | None, stats: bool, heap: bool
+) -> dict[str, str]:
     ours = {"IVC_REGION": region, "IVC_STATS": "1" if stats else None}
+    ours["LD_PRELOAD"] = _preload() if heap else None
     return {**settings, **{name: value for name, value in ours.items() if value is not None}}
 
 
@@ -93,7 +117,7 @@ def _print(settings: dict[str, str]) -> None:
 
 
 @app.command()
-def mpich(region: Region = None, stats: Stats = False) -> None:
+def mpich(region: Region = None, stats: Stats = False, heap: Heap = False) -> None:
     """For MPICH, and what is made of it."""
     settings = {
         "FI_PROVIDER_PATH": _joined(_provider_folder(), old="FI_PROVIDER_PATH"),
@@ -101,13 +125,14 @@ def mpich(region: Region = None, stats: Stats = False) -> None:
         # A wheel from 4.3 on has ucx as well, and would choose it.
         "MPIR_CVAR_CH4_NETMOD": "ofi",
     }
-    _print(_with_ours(settings, region, stats))
+    _print(_with_ours(settings, region, stats, heap))
 
 
 @app.command()
 def intel(
     region: Region = None,
     stats: Stats = False,
+    heap: Heap = False,
     root: Annotated[
         Path | None, typer.Option(help="Its folder, when neither I_MPI_ROOT nor PATH tells it.")
     ] = None,
@@ -121,7 +146,7 @@ def intel(
         "FI_PROVIDER_PATH": _joined(_provider_folder(), own, old="FI_PROVIDER_PATH"),
         "FI_PROVIDER": "ivc",
     }
-    _print(_with_ours(settings, region, stats))
+    _print(_with_ours(settings, region, stats, heap))
 
 
 def _ompi_info(*words: str) -> str:
@@ -157,12 +182,13 @@ def _mtl() -> dict[str, str]:
 def openmpi(
     region: Region = None,
     stats: Stats = False,
+    heap: Heap = False,
     plugin: Annotated[
         bool, typer.Option("--plugin", help="Through the plug-in, which is for 4.1 only.")
     ] = False,
 ) -> None:
     """For Open MPI: through libfabric (4.1 and 5.0), or with --plugin."""
-    settings = _with_ours(_plugin() if plugin else _mtl(), region, stats)
+    settings = _with_ours(_plugin() if plugin else _mtl(), region, stats, heap)
     # mpirun takes OMPI_ variables to other nodes by itself; of the others it must be told, and it
     # stops at one that is not set.
     names = [name for name in settings if not name.startswith("OMPI_")]

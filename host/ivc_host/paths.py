@@ -29,6 +29,11 @@ def mpi_alloc() -> Path:
     return build() / "adapters" / "mpi" / "libivc-mpi-alloc.so"
 
 
+def heap() -> Path:
+    """The folder in which the build leaves libivc-heap.so."""
+    return build() / "adapters" / "mpi"
+
+
 def plugin() -> Path:
     """The folder in which the build leaves mca_btl_ivc.so."""
     return build() / "adapters" / "openmpi"

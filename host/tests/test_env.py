@@ -75,6 +75,24 @@ def test_openmpi_names_only_what_is_set(build: Path) -> None:
     assert all(name in seen for name in names)
 
 
+def test_heap_is_preloaded_first(tmp_path: Path) -> None:
+    for name in ("libfabric/libivc-fi.so", "mpi/libivc-heap.so"):
+        (tmp_path / "adapters" / name).parent.mkdir(parents=True)
+        (tmp_path / "adapters" / name).touch()
+    # The one of before is not there: the loader says so, in our stderr and in that of what we start.
+    done = run("openmpi", "--heap", IVC_BUILD=str(tmp_path), LD_PRELOAD="/no/before.so")
+    seen = set_by(done.stdout)
+    assert seen["LD_PRELOAD"] == f"{tmp_path}/adapters/mpi/libivc-heap.so:/no/before.so"
+    assert "LD_PRELOAD" in seen["OMPI_MCA_mca_base_env_list"].split(";")
+
+
+def test_heap_where_it_cannot_be_preloaded(build: Path) -> None:
+    (build / "adapters" / "mpi").mkdir()
+    (build / "adapters" / "mpi" / "libivc-heap.so").touch()
+    done = run("mpich", "--heap", IVC_BUILD=str(build))
+    assert done.returncode == 1 and "blanks" in done.stderr and not done.stdout
+
+
 def test_plugin_is_not_for_other_versions(build: Path, tmp_path: Path) -> None:
     fake = tmp_path / "ompi_info"
     fake.write_text("#!/bin/sh\necho 'Open MPI v5.0.11'\n")

@@ -26,7 +26,7 @@
 #include <time.h>
 
 enum {
-    RANGES = 16,                /* retired regions in one process at a time */
+    RANGES = 256,               /* retired regions in one process at a time */
     WAIT_NS = 50000,
     TAKEN = 1,                  /* no address: somebody is writing the range */
 };

@@ -23,18 +23,23 @@ from .programs import BenchError, Record
 from .progress import Steps
 
 #: The reference first; then what may stand beside it.
-NATIVE, NATIVE_IVC, GUESTS_IVC, GUESTS_NETWORK = "native", "native-ivc", "guests-ivc", "guests-network"
+NATIVE, NATIVE_IVC, NATIVE_HEAP = "native", "native-ivc", "native-ivc-heap"
+GUESTS_IVC, GUESTS_HEAP, GUESTS_NETWORK = "guests-ivc", "guests-ivc-heap", "guests-network"
 _PATHS: dict[str, MpiPath] = {
     NATIVE: PATHS["vader"],
     NATIVE_IVC: PATHS["ivc"],
+    NATIVE_HEAP: PATHS["ivc-heap"],
     GUESTS_IVC: PATHS["ivc"],
+    GUESTS_HEAP: PATHS["ivc-heap"],
     GUESTS_NETWORK: PATHS["tcp"],
 }
 SIDES = tuple(_PATHS)
 LABELS = {
     NATIVE: "processes of this host, the MPI's own shared memory",
     NATIVE_IVC: "processes of this host, ivc",
+    NATIVE_HEAP: "processes of this host, ivc, malloc() in the region",
     GUESTS_IVC: "guests, ivc",
+    GUESTS_HEAP: "guests, ivc, malloc() in the region",
     GUESTS_NETWORK: "guests, their network",
 }
 #: Two runs of LAMMPS may add up in another order.

@@ -53,6 +53,12 @@ PATHS = {
         ),
         MpiPath("tcp", "Open MPI tcp", {"btl": "tcp,self"}),
         MpiPath("ivc", "Open MPI ivc", {"btl": "ivc,self"}),
+        MpiPath(
+            "ivc-heap",
+            "Open MPI ivc, malloc() in the region",
+            {"btl": "ivc,self"},
+            {"LD_PRELOAD": str(paths.heap() / "libivc-heap.so")},
+        ),
     )
 }
 
@@ -81,8 +87,9 @@ class Place(Protocol):
 
 
 def require_plugin() -> None:
-    """Raise when the plug-in is not built."""
+    """Raise when the plug-in is not built, or what may be preloaded beside it."""
     paths.require_built(paths.plugin() / "mca_btl_ivc.so")
+    paths.require_built(paths.heap() / "libivc-heap.so")
 
 
 class Host:

@@ -95,6 +95,9 @@ _PEERS = (
     _Peer("mpich-shm", "MPICH", "mpich-ivc", "mpich-shm", "mpich-shm-nocma"),
     _Peer("intel-shm", "Intel MPI", "intel-ivc", "intel-shm", "intel-shm", copied_max=64 << 10),
 )
+_HEAP = _Peer("heap-vader", "Open MPI, malloc() in the region,", "ivc-heap", "vader", "vader-nocma", "vader")
+_GUESTS_HEAP = _Peer("guests-heap-vader", "Open MPI between UML guests, malloc() in the region,", "guests-ivc-heap",
+                     "vader", "vader-nocma", "vader of two processes")  # fmt: skip
 _GUESTS = _Peer("guests-vader", "Open MPI between UML guests", "guests-ivc", "vader", "vader-nocma",
                 "vader of two processes")  # fmt: skip
 
@@ -186,6 +189,8 @@ TARGETS = (
     *(one for peer in _PEERS for one in _short(peer)),
     *(one for peer in _PEERS for one in _long(peer)),
     *(one for peer in _PEERS for one in _all_to_all(peer)),
+    *_long(_HEAP),
+    *_all_to_all(_HEAP),
     *_bare("", "libivc", "libivc"),
     _lent("put", "put", _LENT),
     _lent("get", "get", _LENT),
@@ -364,6 +369,7 @@ TARGETS = (
     *_bare("guests-", "libivc between UML guests", "guests-libivc"),
     *_short(_GUESTS),
     *_long(_GUESTS),
+    *_long(_GUESTS_HEAP),
     *_apps(),
     # Last: one lab is up at a time, and these have another.
     _wait("ring", "round all ranks"),

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from .. import paths
 from ..errors import IvcError, MissingError
@@ -51,8 +52,9 @@ class Way:
     mpi: Mpi
     words: list[str]
     env: dict[str, str]
-    #: Whether the ranks' memory is the region's: large messages are read in place.
-    lent: bool = False
+    #: What of the ranks' memory is the region's, so that large messages are read in place: that
+    #: of MPI_Alloc_mem, which they use then, or all large blocks of malloc().
+    memory: Literal["", "mpi", "heap"] = ""
 
 
 def _one(key: str) -> Mpi:
@@ -90,7 +92,11 @@ def _plugin() -> Way:
 
 
 def _plugin_lent() -> Way:
-    return replace(_plugin(), lent=True)
+    return replace(_plugin(), memory="mpi")
+
+
+def _plugin_heap() -> Way:
+    return replace(_plugin(), memory="heap")
 
 
 def _mtl() -> Way:
@@ -107,7 +113,7 @@ def _intel() -> Way:
     return _hydra("impi", "mpiexec.hydra", {"I_MPI_FABRICS": "ofi"})
 
 
-WAYS = (_plugin, _plugin_lent, _mtl, _mpich, _intel)
+WAYS = (_plugin, _plugin_lent, _plugin_heap, _mtl, _mpich, _intel)
 
 
 @dataclass
@@ -265,8 +271,9 @@ def _job(run: Run, way: Way, seed: int) -> None:
     program = programs.program(way.mpi, way.mpi.environment(), "integrity")
     with place(_GUESTS) as where:
         words = [*way.words, str(_RANKS), str(where.wrapper())]
-        words += ["env", f"LD_PRELOAD={paths.mpi_alloc()}"] if way.lent else []
-        words += [str(program), *(["--alloc-mem"] if way.lent else [])]
+        preload = {"mpi": paths.mpi_alloc(), "heap": paths.heap() / "libivc-heap.so"}
+        words += ["env", f"LD_PRELOAD={preload[way.memory]}"] if way.memory else []
+        words += [str(program), *(["--alloc-mem"] if way.memory == "mpi" else [])]
         words += ["--seconds", str(_SECONDS), "--seed", str(seed), "--progress", "5"]
         words += ["--compute", "0.5"]
         env = {**way.env, "FI_TCP_IFACE": "lo", "IVC_STATS": "1"}
@@ -281,9 +288,9 @@ def _job(run: Run, way: Way, seed: int) -> None:
         f" p99 {_percentile(moves.seconds, 0.99) * 1e3:.1f} ms"
     )
     what = f"{way.mpi.label}, {_RANKS} ranks in {_GUESTS} guests"
-    what += ", memory of the region" if way.lent else ""
+    what += {"mpi": ", memory of the region", "heap": ", malloc() in the region"}.get(way.memory, "")
     judge(run, what, code, said, moves)
-    if way.lent:
+    if way.memory:
         run.check(f"{what}: read in place", "read in place" in said, said)
 
 

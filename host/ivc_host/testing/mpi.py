@@ -213,6 +213,26 @@ def _lent(run: Run, where: Path) -> None:
         run.check(f"{what}: they are read in place", in_place, done.stdout)
 
 
+def _heap(run: Run, where: Path) -> None:
+    """What malloc() promises, under libivc-heap.so, and messages out of its memory; and where there is no region."""
+    preload = ["-x", f"LD_PRELOAD={paths.heap() / 'libivc-heap.so'}"]
+    done = _mpirun(run, 2, [*preload, program("heap")], environment(str(where)))
+    run.check("malloc() in the region", done.returncode == 0, done.stdout)
+    in_place = done.stdout.count("read in place") >= 2
+    run.check("malloc() in the region: messages are read in place", in_place, done.stdout)
+    words = [*preload, program("heap"), "without"]
+    done = _mpirun(run, 2, words, environment("none"))
+    run.check("malloc() without a region", done.returncode == 0, done.stdout)
+    if _provider_file().exists():
+        env = {**_provider_environment(str(where)), **OVER_LIBFABRIC["mtl/ofi"]}
+        done = _mpirun(run, 2, [*preload, program("heap")], env)
+        run.check("malloc() in the region, mtl/ofi", done.returncode == 0, done.stdout)
+    words = [*preload, "-x", "IVC_HEAP_LEAST=a lot", program("integrity"), "--iterations", "1"]
+    done = _mpirun(run, 2, words, environment(str(where)))
+    good = done.returncode == 0 and "IVC_HEAP_LEAST" in done.stdout
+    run.check("malloc() with a wrong IVC_HEAP_LEAST: as without, with a line", good, done.stdout)
+
+
 def _exchange(
     run: Run, where: Path, ranks: int, size: int, rounds: int, **more: str
 ) -> subprocess.CompletedProcess[str]:
@@ -323,6 +343,7 @@ def host(run: Run) -> None:
         _provider(run, where)
         _windows(run, where)
         _lent(run, where)
+        _heap(run, where)
         _whole(run, where)
         _crowded(run, where)
         _looks(run, where)
