@@ -449,7 +449,11 @@ EXPORT int ivc_get_peer_host(ivc_connection *connection, struct ivc_host *ret_ho
 
 EXPORT int ivc_alloc(ivc_context *context, size_t size, void **ret_memory)
 {
-    return stream_code(ivc_endpoint_lend(context->endpoint, size, ret_memory));
+    int r = stream_code(ivc_endpoint_lend(context->endpoint, size, ret_memory));
+
+    if (r == 0)
+        memset(*ret_memory, 0, size);
+    return r;
 }
 
 EXPORT int ivc_free(ivc_context *context, void *memory)

@@ -253,14 +253,14 @@ static bool grow(uint32_t pages)
 }
 
 /* Out of the spans of this residence, or of those before, which are private memory now. */
-static void *get_once(uint32_t pages, uint32_t residence, bool of_this, bool *ret_clean)
+static void *get_once(uint32_t pages, uint32_t residence, bool of_this)
 {
     void *memory = NULL;
 
     pthread_mutex_lock(&heap.lock);
     for (unsigned i = 0; i < heap.n && !memory; i++)
         if ((heap.spans[i].residence == residence) == of_this)
-            memory = mpi_span_get(&heap.spans[i], pages, ret_clean);
+            memory = mpi_span_get(&heap.spans[i], pages);
     pthread_mutex_unlock(&heap.lock);
     return memory;
 }
@@ -296,7 +296,7 @@ static bool is_for(const void *caller)
     return !carries(name ? name + 1 : info.dli_fname);
 }
 
-static __attribute__((noinline)) void *get_large(const void *caller, size_t size, size_t alignment, bool *ret_clean)
+static __attribute__((noinline)) void *get_large(const void *caller, size_t size, size_t alignment)
 {
     uint32_t residence;
     void *memory;
@@ -305,16 +305,16 @@ static __attribute__((noinline)) void *get_large(const void *caller, size_t size
         || !is_for(caller))
         return NULL;
     residence = mpi_memory_residence();
-    memory = get_once(pages_of(size), residence, true, ret_clean);
+    memory = get_once(pages_of(size), residence, true);
     if (!memory && grow(pages_of(size)))
-        memory = get_once(pages_of(size), mpi_memory_residence(), true, ret_clean);
-    return memory ? memory : get_once(pages_of(size), residence, false, ret_clean);
+        memory = get_once(pages_of(size), mpi_memory_residence(), true);
+    return memory ? memory : get_once(pages_of(size), residence, false);
 }
 
 /* Of `size` bytes; NULL: it is not for us, or there is no room. */
-static inline void *get(const void *caller, size_t size, size_t alignment, bool *ret_clean)
+static inline void *get(const void *caller, size_t size, size_t alignment)
 {
-    return __builtin_expect(size < least, 1) ? NULL : get_large(caller, size, alignment, ret_clean);
+    return __builtin_expect(size < least, 1) ? NULL : get_large(caller, size, alignment);
 }
 
 /* The span of a block that is out, under the lock; ends the process when there is no such block. */
@@ -443,8 +443,7 @@ static void on_child(void)
 
 static inline void *allocate(const void *caller, size_t size)
 {
-    bool clean;
-    void *memory = get(caller, size, 1, &clean);
+    void *memory = get(caller, size, 1);
 
     if (memory)
         return memory;
@@ -471,7 +470,6 @@ EXPORT void free(void *memory)
 
 EXPORT void *calloc(size_t n, size_t size)
 {
-    bool clean = false;
     void *memory = NULL;
     size_t all;
 
@@ -479,9 +477,9 @@ EXPORT void *calloc(size_t n, size_t size)
         errno = ENOMEM;
         return NULL;
     }
-    memory = get(CALLER(), all, 1, &clean);
+    memory = get(CALLER(), all, 1);
     if (memory)
-        return clean ? memory : memset(memory, 0, all);
+        return memset(memory, 0, all);
     return is_there() ? below.calloc(n, size) : early_get(all);
 }
 
@@ -500,8 +498,7 @@ static void *move(const void *caller, void *memory, size_t had, size_t size)
 /* Of a block of the malloc() below, which may have become long enough for us. */
 static void *realloc_below(const void *caller, void *memory, size_t size)
 {
-    bool clean;
-    void *other = get(caller, size, 1, &clean);
+    void *other = get(caller, size, 1);
 
     if (!other)
         return below.realloc(memory, size);
@@ -527,8 +524,8 @@ EXPORT void *realloc(void *memory, size_t size)
 
 EXPORT int posix_memalign(void **ret_memory, size_t alignment, size_t size)
 {
-    bool clean, valid = alignment % sizeof(void *) == 0 && alignment > 0 && (alignment & (alignment - 1)) == 0;
-    void *memory = valid ? get(CALLER(), size, alignment, &clean) : NULL;
+    bool valid = alignment % sizeof(void *) == 0 && alignment > 0 && (alignment & (alignment - 1)) == 0;
+    void *memory = valid ? get(CALLER(), size, alignment) : NULL;
 
     if (!memory)
         return is_there() ? below.posix_memalign(ret_memory, alignment, size) : ENOMEM;
@@ -538,8 +535,7 @@ EXPORT int posix_memalign(void **ret_memory, size_t alignment, size_t size)
 
 EXPORT void *aligned_alloc(size_t alignment, size_t size)
 {
-    bool clean;
-    void *memory = get(CALLER(), size, alignment, &clean);
+    void *memory = get(CALLER(), size, alignment);
 
     if (memory)
         return memory;
@@ -548,8 +544,7 @@ EXPORT void *aligned_alloc(size_t alignment, size_t size)
 
 EXPORT void *memalign(size_t alignment, size_t size)
 {
-    bool clean;
-    void *memory = get(CALLER(), size, alignment, &clean);
+    void *memory = get(CALLER(), size, alignment);
 
     if (memory)
         return memory;

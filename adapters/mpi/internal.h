@@ -58,7 +58,7 @@ const struct mpi_library *mpi_library_of(const void *caller);
 
 /* Memory for this process, zeroed; NULL when the region has none for us, or there is no region. */
 void *mpi_memory_take(size_t size);
-/* The same, without waiting for memory of processes that have ended. */
+/* The same, without waiting for memory of processes that have ended, and in it may be anything. */
 void *mpi_memory_take_now(size_t size);
 /* Gives it back; false when it is not ours. */
 bool mpi_memory_put(void *memory);

@@ -150,7 +150,9 @@ static void *take_locked(size_t size, unsigned patience_ms)
 
 void *mpi_memory_take(size_t size)
 {
-    return take_locked(size, PATIENCE_MS);
+    void *piece = take_locked(size, PATIENCE_MS);
+
+    return piece ? memset(piece, 0, size) : NULL;
 }
 
 void *mpi_memory_take_now(size_t size)

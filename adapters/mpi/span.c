@@ -5,14 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void set(struct mpi_span *span, uint32_t first, uint32_t pages, bool used)
+{
+    span->table[first + pages - 1] = (struct mpi_span_page){ .pages = pages, .used = used };
+    span->table[first] = (struct mpi_span_page){ .pages = pages, .begins = true, .used = used };
+}
+
 int mpi_span_init(struct mpi_span *span, void *memory, size_t size)
 {
     *span = (struct mpi_span){ .memory = memory, .pages = (uint32_t)(size / MPI_SPAN_PAGE) };
     span->table = calloc(span->pages, sizeof *span->table);
     if (!span->table)
         return -ENOMEM;
-    span->table[span->pages - 1] = (struct mpi_span_page){ .pages = span->pages, .clean = true };
-    span->table[0] = (struct mpi_span_page){ .pages = span->pages, .begins = true, .clean = true };
+    set(span, 0, span->pages, false);
     return 0;
 }
 
@@ -20,12 +25,6 @@ void mpi_span_fini(struct mpi_span *span)
 {
     free(span->table);
     *span = (struct mpi_span){ 0 };
-}
-
-static void set(struct mpi_span *span, uint32_t first, uint32_t pages, bool used, bool clean)
-{
-    span->table[first + pages - 1] = (struct mpi_span_page){ .pages = pages, .used = used, .clean = clean };
-    span->table[first] = (struct mpi_span_page){ .pages = pages, .begins = true, .used = used, .clean = clean };
 }
 
 /* Forgets the block that begins there: its pages. */
@@ -38,29 +37,26 @@ static uint32_t unset(struct mpi_span *span, uint32_t first)
 }
 
 /* Makes a free block of pages that belong to none, and of its free neighbours: where it begins. */
-static uint32_t set_free(struct mpi_span *span, uint32_t first, uint32_t pages, bool clean)
+static uint32_t set_free(struct mpi_span *span, uint32_t first, uint32_t pages)
 {
     uint32_t behind = first + pages;
 
-    if (behind < span->pages && !span->table[behind].used) {
-        clean = clean && span->table[behind].clean;
+    if (behind < span->pages && !span->table[behind].used)
         pages += unset(span, behind);
-    }
     if (first > 0 && !span->table[first - 1].used) {
-        clean = clean && span->table[first - 1].clean;
         first -= span->table[first - 1].pages;
         pages += unset(span, first);
     }
-    set(span, first, pages, false, clean);
+    set(span, first, pages, false);
     return first;
 }
 
 /* Of pages that belong to none the first are a block that is out, the others free. */
-static void split(struct mpi_span *span, uint32_t first, uint32_t had, uint32_t pages, bool rest_is_clean)
+static void split(struct mpi_span *span, uint32_t first, uint32_t had, uint32_t pages)
 {
-    set(span, first, pages, true, false);
+    set(span, first, pages, true);
     if (had > pages)
-        set_free(span, first + pages, had - pages, rest_is_clean);
+        set_free(span, first + pages, had - pages);
     span->used += pages;
     span->next = first;
 }
@@ -75,15 +71,14 @@ static bool search(const struct mpi_span *span, uint32_t from, uint32_t to, uint
     return false;
 }
 
-void *mpi_span_get(struct mpi_span *span, uint32_t pages, bool *ret_clean)
+void *mpi_span_get(struct mpi_span *span, uint32_t pages)
 {
     uint32_t first;
 
     if (pages == 0 || pages > span->pages - span->used
         || (!search(span, span->next, span->pages, pages, &first) && !search(span, 0, span->next, pages, &first)))
         return NULL;
-    *ret_clean = span->table[first].clean;
-    split(span, first, unset(span, first), pages, *ret_clean);
+    split(span, first, unset(span, first), pages);
     return span->memory + (size_t)first * MPI_SPAN_PAGE;
 }
 
@@ -102,13 +97,11 @@ uint32_t mpi_span_pages(const struct mpi_span *span, const void *memory)
 bool mpi_span_extend(struct mpi_span *span, void *memory, uint32_t pages)
 {
     uint32_t first = page_at(span, memory), had = span->table[first].pages, behind = first + had;
-    bool clean;
 
     if (behind == span->pages || span->table[behind].used || pages - had > span->table[behind].pages)
         return false;
-    clean = span->table[behind].clean;
     span->used -= unset(span, first);
-    split(span, first, had + unset(span, behind), pages, clean);
+    split(span, first, had + unset(span, behind), pages);
     return true;
 }
 
@@ -117,7 +110,7 @@ void mpi_span_shorten(struct mpi_span *span, void *memory, uint32_t pages)
     uint32_t first = page_at(span, memory), had = unset(span, first);
 
     span->used -= had;
-    split(span, first, had, pages, false);
+    split(span, first, had, pages);
 }
 
 void mpi_span_put(struct mpi_span *span, void *memory)
@@ -125,7 +118,7 @@ void mpi_span_put(struct mpi_span *span, void *memory)
     uint32_t first = page_at(span, memory), pages = unset(span, first);
 
     span->used -= pages;
-    span->next = set_free(span, first, pages, false);
+    span->next = set_free(span, first, pages);
 }
 
 void mpi_span_copy(const struct mpi_span *span, void *to)

@@ -20,7 +20,6 @@ struct mpi_span_page {
     uint32_t pages;             /* that the block has */
     bool begins;                /* it is the first */
     bool used;
-    bool clean;                 /* all of the block is zero */
 };
 
 struct mpi_span {
@@ -32,8 +31,8 @@ struct mpi_span {
     uint32_t residence;         /* its owner's: mpi_memory_residence() */
 };
 
-/* `memory` begins where a page does, is zero, and has room for `size` bytes in whole pages, of which there are at least
- * one and less than 2^32.  -ENOMEM. */
+/* `memory` begins where a page does and has room for `size` bytes in whole pages, of which there are at least one and
+ * less than 2^32.  -ENOMEM. */
 int mpi_span_init(struct mpi_span *span, void *memory, size_t size);
 void mpi_span_fini(struct mpi_span *span);
 
@@ -42,11 +41,11 @@ static inline bool mpi_span_has(const struct mpi_span *span, const void *memory)
     return (uintptr_t)memory - (uintptr_t)span->memory < (size_t)span->pages * MPI_SPAN_PAGE;
 }
 
-/* A block of so many pages, NULL: there is none in one piece.  `ret_clean`: it is zero. */
-void *mpi_span_get(struct mpi_span *span, uint32_t pages, bool *ret_clean);
+/* A block of so many pages, in which may be anything; NULL: there is none in one piece. */
+void *mpi_span_get(struct mpi_span *span, uint32_t pages);
 /* The pages of the block that begins at `memory` and is out; 0: none does. */
 uint32_t mpi_span_pages(const struct mpi_span *span, const void *memory);
-/* Makes a block that is out longer, where it lies, if what follows is free.  The bytes that it wins may be anything. */
+/* Makes a block that is out longer, where it lies, if what follows is free. */
 bool mpi_span_extend(struct mpi_span *span, void *memory, uint32_t pages);
 /* Keeps the first pages of a block that is out, at least one. */
 void mpi_span_shorten(struct mpi_span *span, void *memory, uint32_t pages);

@@ -14,7 +14,6 @@ static char *memory;
 /* The record: the block of each page, -1: none's; and what the blocks are. */
 static struct {
     int block_of[PAGES];
-    bool dirty[PAGES];
     uint32_t first[BLOCKS], pages[BLOCKS];      /* pages 0: there is none of that number */
 } record;
 
@@ -44,10 +43,8 @@ static bool is_free(uint32_t first, uint32_t pages)
 
 static void mark(int block, uint32_t first, uint32_t pages)
 {
-    for (uint32_t i = first; i < first + pages; i++) {
+    for (uint32_t i = first; i < first + pages; i++)
         record.block_of[i] = block;
-        record.dirty[i] = true;
-    }
 }
 
 static uint32_t longest_free(void)
@@ -62,8 +59,7 @@ static uint32_t longest_free(void)
 
 static void get(int block, uint32_t pages)
 {
-    bool clean = false, dirty = false;
-    char *at = mpi_span_get(&span, pages, &clean);
+    char *at = mpi_span_get(&span, pages);
 
     CHECK_EQ(at != NULL, longest_free() >= pages);
     if (!at)
@@ -72,9 +68,6 @@ static void get(int block, uint32_t pages)
     record.first[block] = (uint32_t)((size_t)(at - memory) / MPI_SPAN_PAGE);
     record.pages[block] = pages;
     CHECK(is_free(record.first[block], pages));
-    for (uint32_t i = record.first[block]; i < record.first[block] + pages; i++)
-        dirty |= record.dirty[i];
-    CHECK(!clean || !dirty);        /* it may forget that something is clean, not that it is not */
     mark(block, record.first[block], pages);
 }
 
@@ -153,26 +146,16 @@ static void test_random(void)
     close_span();
 }
 
-static void test_clean(void)
+static void test_nonsense(void)
 {
-    bool clean = false;
-    void *a, *b;
-
     open_span();
-    a = mpi_span_get(&span, 3, &clean);
-    CHECK(a != NULL && clean);
-    b = mpi_span_get(&span, 2, &clean);
-    CHECK(b != NULL && clean);
-    mpi_span_put(&span, a);
-    a = mpi_span_get(&span, 3, &clean);
-    CHECK(a == memory && !clean);
-    CHECK(!mpi_span_get(&span, 0, &clean) && !mpi_span_get(&span, PAGES, &clean)
-          && !mpi_span_get(&span, UINT32_MAX, &clean));
+    CHECK(mpi_span_get(&span, 3) == memory);
+    CHECK(!mpi_span_get(&span, 0) && !mpi_span_get(&span, PAGES) && !mpi_span_get(&span, UINT32_MAX));
     close_span();
 }
 
 static const struct check_case cases[] = {
     { "blocks against a record", test_random, 0 },
-    { "what is zero", test_clean, 0 },
+    { "too many pages, and none", test_nonsense, 0 },
 };
 CHECK_MAIN(cases)

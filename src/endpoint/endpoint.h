@@ -307,9 +307,9 @@ const void *ivc_endpoint_view_lent(struct ivc_endpoint *endpoint, struct ivc_pee
 bool ivc_endpoint_view_is_whole(const struct ivc_endpoint *endpoint);
 
 /*
- * Memory of the region for the application, as ivc_region_lend(); it stays where it is when the guest
- * moves, private from then on.  IVC_E_NOREGION: there is no region now.  Does not keep the helper from
- * its work while it waits for memory.
+ * Memory of the region for the application, as ivc_region_lend(), but in it may be anything; it stays
+ * where it is when the guest moves, private from then on.  IVC_E_NOREGION: there is no region now.  Does
+ * not keep the helper from its work while it waits for memory.
  */
 int ivc_endpoint_lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory);
 /* ... of the region of today, or of one that was left.  -EINVAL: it was not lent. */

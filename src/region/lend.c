@@ -10,6 +10,7 @@
 #include "region/region.h"
 
 #include "base/error.h"
+#include "base/util.h"
 #include "region/internal.h"
 
 #include <errno.h>
@@ -82,7 +83,7 @@ int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_mem
         return r;
     say_that_we_lend(region);
     ivc_lenders_add(region);
-    r = ivc_region_share(region, IVC_SLOT_ANY, size, &piece);
+    r = ivc_region_take(region, size, &piece);
     if (r != 0)
         return r;
     place = place_of(lent, piece.memory);
@@ -103,6 +104,8 @@ int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
         coming = ivc_region_memory_is_coming(region);
         r = ivc_region_lend_now(region, size, ret_memory);
     } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region, coming));
+    if (r == 0)
+        memset(*ret_memory, 0, IVC_MIN(size, (uint64_t)PTRDIFF_MAX));      /* which it is */
     return r;
 }
 

@@ -186,16 +186,12 @@ void ivc_region_alarm_clear(struct ivc_region *region)
     ivc_store_relaxed(&region->alarm, 0);
 }
 
-/* In a window every member sees everything, so `slot` does not matter; a handle is an offset. */
-int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
-                     struct ivc_share *ret_share)
+int ivc_region_take(struct ivc_region *region, uint64_t size, struct ivc_share *ret_share)
 {
     uint64_t count = (size + IVC_LAYOUT_PAGE - 1) / IVC_LAYOUT_PAGE;
     uint64_t first;
     int r;
 
-    if (region->grants)
-        return ivc_grants_share(region, slot, size, ret_share);
     pthread_mutex_lock(&region->lock);
     r = ivc_blocks_take(&region->blocks,
                         ivc_layout_owner(region->self.slot, region->self.generation), count, &first);
@@ -209,8 +205,21 @@ int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
         .size = count * IVC_LAYOUT_PAGE,
     };
     ret_share->memory = window(region) + ret_share->handle;
-    memset(ret_share->memory, 0, ret_share->size);
     return 0;
+}
+
+/* In a window every member sees everything, so `slot` does not matter; a handle is an offset. */
+int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
+                     struct ivc_share *ret_share)
+{
+    int r;
+
+    if (region->grants)
+        return ivc_grants_share(region, slot, size, ret_share);
+    r = ivc_region_take(region, size, ret_share);
+    if (r == 0)
+        memset(ret_share->memory, 0, ret_share->size);
+    return r;
 }
 
 void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share)

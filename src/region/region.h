@@ -227,7 +227,7 @@ int ivc_region_reach(struct ivc_region *region, uint32_t slot, uint64_t handle, 
  * IVC_E_NOREGION: retired.
  */
 int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory);
-/* The same without waiting. */
+/* The same without waiting, and in it may be anything. */
 int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_memory);
 /* Nobody may use it any more, here or elsewhere.  -EINVAL: it was not lent. */
 int ivc_region_take_back(struct ivc_region *region, const void *memory);

@@ -199,8 +199,8 @@ def require(apps: Sequence[App]) -> None:
 
 def run(app: App, place: Place, path: MpiPath, np: int) -> list[Record]:
     """The records of one run, each with the share of time that its ranks were in MPI."""
-    share = programs.find("mpi_share.so")
-    argv = ["env", f"LD_PRELOAD={share}", *app.argv(np)]
+    preload = [path.env.get("LD_PRELOAD"), str(programs.find("mpi_share.so"))]
+    argv = ["env", f"LD_PRELOAD={':'.join(filter(None, preload))}", *app.argv(np)]
     done = place.mpi(path, argv, np, _TIMEOUT)
     programs.check(done, f"{app.key} on {place.label} through {path.label}")
     found = [one for one in programs.records(done.stdout) if one["program"] == "mpi_share"]
