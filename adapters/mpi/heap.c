@@ -33,6 +33,7 @@ enum {
     SPAN_LEAST = 4 << 20,       /* bytes to ask the region for; then as many as there are, up to: */
     SPAN_MOST = 64 << 20,
     RETRY_MS = 1000,            /* after the region has refused */
+    OFFSET = 256,               /* bytes */
 };
 
 /* The malloc() below us. */
@@ -252,6 +253,21 @@ static bool grow(uint32_t pages)
     return grown;
 }
 
+/* Where in its first page a block begins: not all at the same place, or what a program keeps in several arrays, under one
+ * index, would want the same few lines of its processor's first-level cache. */
+static size_t next_offset(void)
+{
+    static ivc_atomic_u32 blocks;
+
+    /* Relaxed: any number will do. */
+    return atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed) % (MPI_SPAN_PAGE / OFFSET) * OFFSET;
+}
+
+static size_t offset_of(const void *memory)
+{
+    return (uintptr_t)memory % MPI_SPAN_PAGE;
+}
+
 /* Out of the spans of this residence, or of those before, which are private memory now. */
 static void *get_once(uint32_t pages, uint32_t residence, bool of_this)
 {
@@ -298,17 +314,20 @@ static bool is_for(const void *caller)
 
 static __attribute__((noinline)) void *get_large(const void *caller, size_t size, size_t alignment)
 {
-    uint32_t residence;
-    void *memory;
+    size_t offset = alignment <= OFFSET ? next_offset() : 0;
+    uint32_t residence, pages = pages_of(offset + size);
+    char *memory;
 
     if (inside || alignment > MPI_SPAN_PAGE || size > (size_t)INT32_MAX * MPI_SPAN_PAGE || !is_open()
         || !is_for(caller))
         return NULL;
     residence = mpi_memory_residence();
-    memory = get_once(pages_of(size), residence, true);
-    if (!memory && grow(pages_of(size)))
-        memory = get_once(pages_of(size), mpi_memory_residence(), true);
-    return memory ? memory : get_once(pages_of(size), residence, false);
+    memory = get_once(pages, residence, true);
+    if (!memory && grow(pages))
+        memory = get_once(pages, mpi_memory_residence(), true);
+    if (!memory)
+        memory = get_once(pages, residence, false);
+    return memory ? memory + offset : NULL;
 }
 
 /* Of `size` bytes; NULL: it is not for us, or there is no room. */
@@ -374,13 +393,13 @@ static size_t size_of(const void *memory)
     pthread_mutex_lock(&heap.lock);
     (void)span_of(memory, &pages);
     pthread_mutex_unlock(&heap.lock);
-    return (size_t)pages * MPI_SPAN_PAGE;
+    return (size_t)pages * MPI_SPAN_PAGE - offset_of(memory);
 }
 
 /* Where it lies. */
 static bool resize(void *memory, size_t size)
 {
-    uint32_t pages = pages_of(size), had;
+    uint32_t pages = pages_of(offset_of(memory) + size), had;
     struct mpi_span *span;
     bool fits;
 

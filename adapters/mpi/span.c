@@ -91,7 +91,7 @@ uint32_t mpi_span_pages(const struct mpi_span *span, const void *memory)
 {
     const struct mpi_span_page *page = &span->table[page_at(span, memory)];
 
-    return (uintptr_t)memory % MPI_SPAN_PAGE == 0 && page->begins && page->used ? page->pages : 0;
+    return page->begins && page->used ? page->pages : 0;
 }
 
 bool mpi_span_extend(struct mpi_span *span, void *memory, uint32_t pages)

@@ -43,7 +43,7 @@ static inline bool mpi_span_has(const struct mpi_span *span, const void *memory)
 
 /* A block of so many pages, in which may be anything; NULL: there is none in one piece. */
 void *mpi_span_get(struct mpi_span *span, uint32_t pages);
-/* The pages of the block that begins at `memory` and is out; 0: none does. */
+/* The pages of the block that begins in the page of `memory` and is out; 0: none does. */
 uint32_t mpi_span_pages(const struct mpi_span *span, const void *memory);
 /* Makes a block that is out longer, where it lies, if what follows is free. */
 bool mpi_span_extend(struct mpi_span *span, void *memory, uint32_t pages);
