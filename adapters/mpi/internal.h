@@ -1,10 +1,10 @@
 /*
  * libivc-mpi-alloc.so: MPI_Alloc_mem and MPI_Win_allocate take their memory from the region.
- * libivc-heap.so: they do, and large blocks of malloc() (heap.c).
+ * libivc-heap.so: large blocks of malloc() lie there (heap.c).
  *
- * Libraries for LD_PRELOAD.  They stand before the MPI in the order of symbols, answer the few calls
- * that hand out memory, and pass everything on to the MPI's own PMPI_ names.  They know no MPI's
- * header: handles pass through as machine words, so one file serves MPICH's binary interface (MPICH,
+ * Libraries for LD_PRELOAD, one or both.  The first stands before the MPI in the order of symbols, answers
+ * the few calls that hand out memory, and passes everything on to the MPI's own PMPI_ names.  It knows no
+ * MPI's header: handles pass through as machine words, so one file serves MPICH's binary interface (MPICH,
  * Intel MPI, MVAPICH), Open MPI's, and the standard one of MPI 5.
  *
  * Invariant: where there is no region, the program runs as it would without this library.

@@ -227,6 +227,11 @@ def _heap(run: Run, where: Path) -> None:
         env = {**_provider_environment(str(where)), **OVER_LIBFABRIC["mtl/ofi"]}
         done = _mpirun(run, 2, [*preload, program("heap")], env)
         run.check("malloc() in the region, mtl/ofi", done.returncode == 0, done.stdout)
+    both = f"{paths.mpi_alloc()}:{paths.heap() / 'libivc-heap.so'}"
+    words = ["-x", f"LD_PRELOAD={both}", program("integrity"), "--iterations", "2", "--alloc-mem"]
+    done = _mpirun(run, 2, words, environment(str(where)))
+    good = done.returncode == 0 and done.stdout.count("memory for MPI: ") == 4
+    run.check("malloc() and MPI_Alloc_mem() in the region, by two libraries", good, done.stdout)
     words = [*preload, "-x", "IVC_HEAP_LEAST=a lot", program("integrity"), "--iterations", "1"]
     done = _mpirun(run, 2, words, environment(str(where)))
     good = done.returncode == 0 and "IVC_HEAP_LEAST" in done.stdout
