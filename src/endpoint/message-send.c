@@ -188,6 +188,18 @@ static int send_offer(struct ivc_outgoing *out)
     return 0;
 }
 
+/* Whether the payload, which takes several packets, is better offered than sent at once: it is long, or read where it
+ * lies. */
+static bool goes_by_offer(struct ivc_outgoing *out)
+{
+    struct ivc_mailbox *mailbox = out->box->mailbox;
+    struct ivc_place place;
+
+    return out->len > mailbox->offer_size
+           || (out->n_iov == 1 && ivc_endpoint_show_lent(mailbox->endpoint, out->box->peer, out->iov[0].iov_base,
+                                                         out->len, &place.where, &place.key));
+}
+
 /* The next packet of a message in `starts`. */
 static int send_next(struct ivc_outgoing *out)
 {
@@ -197,7 +209,7 @@ static int send_next(struct ivc_outgoing *out)
         return send_part(out, TAG_MORE, NULL, 0);
     if (out->len <= ivc_mailbox_whole_max(mailbox, out->header[0]))
         return send_whole(out);
-    return out->len <= mailbox->offer_size ? send_train_start(out) : send_offer(out);
+    return goes_by_offer(out) ? send_offer(out) : send_train_start(out);
 }
 
 /* Pushes the messages in `starts` in their order: 0 when there is none left to push. */

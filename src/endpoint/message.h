@@ -67,8 +67,8 @@ void ivc_mailbox_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
                         const struct ivc_packet *packet);
 void ivc_mailbox_gone(struct ivc_mailbox *mailbox, struct ivc_peer *peer);
 
-/* Payloads up to this length are trains at once, longer ones are offered.  IVC_OFFER_SIZE sets
- * it; the default was measured. */
+/* Payloads up to this length are trains at once, longer ones are offered, and those that lie in lent
+ * memory.  IVC_OFFER_SIZE sets it; the default was measured. */
 size_t ivc_mailbox_offer_size(const struct ivc_mailbox *mailbox);
 /* The longest payload that, with that header, is one packet. */
 size_t ivc_mailbox_whole_max(const struct ivc_mailbox *mailbox, uint32_t header_len);

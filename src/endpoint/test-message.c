@@ -1002,6 +1002,25 @@ int __wrap_ivc_endpoint_read_lent(struct ivc_endpoint *endpoint, struct ivc_peer
     return __real_ivc_endpoint_read_lent(endpoint, peer, where, cannot_read ? key + 1 : key, iov, n_iov);
 }
 
+/* What takes several packets is offered, however short, if it can be read where it lies; and sent, if not. */
+static void test_shorter_lent(void)
+{
+    struct ivc_peer *peer = open_two();
+    size_t len = ivc_mailbox_whole_max(a.mailbox, HEADER_MIN) + 1;
+
+    CHECK(len < ivc_mailbox_offer_size(a.mailbox));
+    send_to(&a, peer, &b, len);
+    turn_until(&b.dones, 1);
+    CHECK_EQ(n_read, 1);
+    lending = false;
+    send_to(&a, peer, &b, len);
+    turn_until(&b.dones, 2);
+    turn_until(&a.sents, 2);
+    CHECK_EQ(n_read, 1);
+    lending = true;
+    close_all();
+}
+
 /* Everything that offers do, and by one copy. */
 static void test_lent(void)
 {
@@ -1026,6 +1045,7 @@ static void test_lent(void)
     close_all();
     cannot_read = false;
     n_read = 0;
+    test_shorter_lent();
     test_limits();
     test_truncated();
     test_order();
