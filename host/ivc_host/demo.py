@@ -29,12 +29,15 @@ from .lab import lab as labs
 app = typer.Typer(help="Two guests, one MPI job: over the network and over shared memory.")
 app.command()(demo_migrate.migrate)
 
-#: The three ways, in the order in which they take turns. `ivc` is what a user would type: memory
-#: where there is some, the network otherwise; that memory was used is checked afterwards.
+#: The three ways, in the order in which they take turns. `ivc` is what a user would type, with
+#: `ivc env --heap`: memory where there is some, the network otherwise; that memory was used is
+#: checked afterwards.
 NETWORK, IVC, NATIVE = "network", "ivc", "native"
 _MPI_PATHS = {
     NETWORK: PATHS["tcp"],
-    IVC: MpiPath("ivc", "ivc", {"btl": "ivc,tcp,self"}, {"IVC_STATS": "1"}),
+    IVC: MpiPath(
+        "ivc", "ivc", {"btl": "ivc,tcp,self"}, {**PATHS["ivc-heap"].env, "IVC_STATS": "1"}
+    ),
     NATIVE: PATHS["vader"],
 }
 _REGION = 128 << 20

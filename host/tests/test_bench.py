@@ -636,7 +636,10 @@ def test_programs_that_come_to_different_results_are_seen() -> None:
 def test_memory_use_is_summed_over_ranks() -> None:
     line = "ivc: rank {} on host g1, peer 1 on host g2: memory: sent 10 packets 400 bytes, received"
     found = memory.memory_use("noise\n" + line.format(0) + "\n" + line.format(1) + "\n")
-    assert (found.packets, found.bytes) == (20, 800)
+    assert (found.packets, found.bytes, found.read_bytes) == (20, 800, 0)
+    in_place = line.format(0) + " 4 packets 40 bytes, full 0, read in place 7 bytes; network: sent 0 bytes"
+    found = memory.memory_use(in_place + "\n" + line.format(1) + "\n" + in_place)
+    assert (found.packets, found.bytes, found.read_bytes) == (30, 1200, 14)
     assert memory.memory_use("nothing").bytes == 0
 
 

@@ -115,14 +115,15 @@ def show(demo: Demo, console: Console, took: float) -> None:
         console.print(_sweep(demo, "alltoall", f"All-to-all of {demo.plan.ranks} ranks"))
     console.print(
         "speed-up: ivc against the network; of native: ivc against two processes of this host; "
-        "more is better. ~: the processors moved apart or together between the two.",
+        "more is better. ~: the processors moved apart or together between the two. With ivc large "
+        "blocks of malloc() lie in the shared memory (`ivc env --heap`).",
         highlight=False,
     )
     console.print(_lammps(demo))
     console.print(_physics(demo), highlight=False)
     console.print(
         f"Through shared memory in the LAMMPS runs over ivc: {demo.memory.packets} packets, "
-        f"{demo.memory.bytes / 1e6:.1f} MB.",
+        f"{demo.memory.bytes / 1e6:.1f} MB, and {demo.memory.read_bytes / 1e6:.1f} MB read where they lay.",
         highlight=False,
     )
     console.print(
