@@ -9,7 +9,8 @@
  *  - Nothing that could ask for memory is called with `lock` held.  What the endpoint asks for while we ask it for a
  *    span (`inside`), or its helper meanwhile (`growing`), comes from the malloc() below.
  *  - Nor do the libraries that carry messages get memory of ours: whoever lets go of the region must not need it.
- *  - A child of fork() has a copy of the spans at the same place, as of all other memory of its parent's.
+ *  - A child of fork() has a copy of the spans at the same place, as of all other memory of its parent's.  It gives
+ *    blocks back to them, and asks neither them nor anybody for more: who knows who held which lock.
  */
 #include "internal.h"
 #include "span.h"
@@ -60,6 +61,7 @@ static struct {
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t refused_at;             /* ivc_now_ms(); under `growing`, like: */
 static bool refused;
+static bool is_child;                   /* of fork() */
 static __thread bool inside __attribute__((tls_model("initial-exec")));
 
 /* ---------------------------------------------------------------- the malloc() below */
@@ -318,7 +320,7 @@ static __attribute__((noinline)) void *get_large(const void *caller, size_t size
     uint32_t residence, pages = pages_of(offset + size);
     char *memory;
 
-    if (inside || alignment > MPI_SPAN_PAGE || size > (size_t)INT32_MAX * MPI_SPAN_PAGE || !is_open()
+    if (inside || is_child || alignment > MPI_SPAN_PAGE || size > (size_t)INT32_MAX * MPI_SPAN_PAGE || !is_open()
         || !is_for(caller))
         return NULL;
     residence = mpi_memory_residence();
@@ -353,7 +355,7 @@ static bool take_empty(struct mpi_span *span, struct mpi_span *ret_span)
 {
     unsigned n_empty = 0, latest = 0;
 
-    if (span->used > 0)
+    if (span->used > 0 || is_child)
         return false;
     for (unsigned i = 0; i < heap.n; i++) {
         n_empty += heap.spans[i].used == 0 && heap.spans[i].residence == span->residence;
@@ -445,6 +447,7 @@ static void on_forked(void)
 
 static void on_child(void)
 {
+    is_child = true;
     for (unsigned i = 0; i < heap.n; i++) {
         size_t size = (size_t)heap.spans[i].pages * MPI_SPAN_PAGE;
 

@@ -209,9 +209,17 @@ static void say(void)
 
 __attribute__((destructor)) static void leave(void)
 {
+    struct ivc_endpoint *endpoint = NULL;
+
     if (!memory.tried || getpid() != memory.owner)
         return;
     say();
-    if (memory.given == memory.pieces)
-        ivc_endpoint_free(memory.endpoint);
+    pthread_mutex_lock(&memory.lock);
+    if (memory.given == memory.pieces) {
+        endpoint = memory.endpoint;
+        memory.endpoint = NULL;     /* for those who ask for memory at their own end, after ours */
+        snprintf(memory.reason, sizeof memory.reason, "this process has left the region, at its end");
+    }
+    pthread_mutex_unlock(&memory.lock);
+    ivc_endpoint_free(endpoint);
 }
