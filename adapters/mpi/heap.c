@@ -123,8 +123,22 @@ static inline bool is_there(void)
 
 static size_t least = SIZE_MAX;         /* bytes of a block of ours; SIZE_MAX: there is no heap (yet) */
 
-/* MPI may be loaded late, by a program that imports it.  Before it is initialised this may be no rank at all: a shell
- * that starts one, say. */
+/* NULL: this is no MPI program, or has not loaded the library yet.  One that imports it (Python) may do so for itself
+ * alone; then it is known by its file, of which there is one for each binary interface. */
+static void *find_initialized(void)
+{
+    static const char *const files[] = { "libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.0" };
+    static const char name[] = "MPI_Initialized";
+    void *function = dlsym(RTLD_DEFAULT, name), *handle;
+
+    for (size_t i = 0; i < sizeof files / sizeof *files && !function; i++) {
+        handle = dlopen(files[i], RTLD_LAZY | RTLD_NOLOAD);     /* stays open: what is found is used again */
+        function = handle ? dlsym(handle, name) : NULL;
+    }
+    return function;
+}
+
+/* Before that this may be no rank at all: a shell that starts one, say. */
 static bool mpi_is_initialised(void)
 {
     static int (*is_initialised)(int *ret_flag);
@@ -132,7 +146,7 @@ static bool mpi_is_initialised(void)
     int flag = 0;
 
     if (!is_initialised) {
-        function = dlsym(RTLD_DEFAULT, "MPI_Initialized");
+        function = find_initialized();
         if (!function)
             return false;
         memcpy(&is_initialised, &function, sizeof function);
@@ -320,8 +334,8 @@ static __attribute__((noinline)) void *get_large(const void *caller, size_t size
     uint32_t residence, pages = pages_of(offset + size);
     char *memory;
 
-    if (inside || is_child || alignment > MPI_SPAN_PAGE || size > (size_t)INT32_MAX * MPI_SPAN_PAGE || !is_open()
-        || !is_for(caller))
+    if (inside || is_child || alignment > MPI_SPAN_PAGE || size > (size_t)INT32_MAX * MPI_SPAN_PAGE || !is_for(caller)
+        || !is_open())
         return NULL;
     residence = mpi_memory_residence();
     memory = get_once(pages, residence, true);
