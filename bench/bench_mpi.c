@@ -441,9 +441,7 @@ static void *window_new(size_t bytes)
     if (options.mpi_memory) {
         MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &target);
     } else {
-        memory = malloc(bytes);
-        if (memory)
-            memset(memory, 1, bytes);
+        memory = memory_new(bytes);
         MPI_Win_create(memory, memory ? (MPI_Aint)bytes : 0, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &target);
     }
     MPI_Win_lock_all(MPI_MODE_NOCHECK, target);

@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define EXPORT __attribute__((visibility("default")))
 #define LIBRARY() mpi_library_of(__builtin_return_address(0))
 
 /* A window of ours: an attribute of it, so that nothing here depends on what a handle is. */

@@ -26,8 +26,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define EXPORT __attribute__((visibility("default")))
-
 enum {
     LEAST_DEFAULT = 16 << 10,
     SPANS = 256,
@@ -59,8 +57,7 @@ static struct {
 } heap = { .lock = PTHREAD_MUTEX_INITIALIZER, .low = UINTPTR_MAX };
 
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t refused_at;             /* ivc_now_ms(); under `growing`, like: */
-static bool refused;
+static uint64_t refused_at;             /* ivc_now_ms() when the region had no room, 0: it had; under `growing` */
 static bool is_child;                   /* of fork() */
 static __thread bool inside __attribute__((tls_model("initial-exec")));
 
@@ -74,7 +71,7 @@ static void *early_get(size_t size)
 {
     char *memory = early + early_used;
 
-    size = (size + 15) & ~(size_t)15;
+    size = ivc_align_up(size, 16);
     if (size > sizeof early - early_used)
         abort();
     early_used += size;
@@ -189,35 +186,20 @@ __attribute__((constructor)) static void start(void)
 
 static uint32_t pages_of(size_t size)
 {
-    return (uint32_t)((size + MPI_SPAN_PAGE - 1) / MPI_SPAN_PAGE);
+    return (uint32_t)(ivc_align_up(size, MPI_SPAN_PAGE) / MPI_SPAN_PAGE);
 }
 
-/* Under the lock; NULL: in none. */
-static struct mpi_span *span_at(const void *memory)
+/* False: it is not.  True: put() and size_of() tell. */
+static inline bool may_be_ours(const void *memory)
 {
-    for (unsigned i = 0; i < heap.n; i++)
-        if (mpi_span_has(&heap.spans[i], memory))
-            return &heap.spans[i];
-    return NULL;
-}
-
-static bool is_ours(const void *memory)
-{
-    bool ours;
-
     /* Relaxed: whoever has got memory of ours sees the bounds of before. */
-    if (__builtin_expect((uintptr_t)memory < ivc_load_relaxed(&heap.low)
-                         || (uintptr_t)memory >= ivc_load_relaxed(&heap.high), 1))
-        return false;
-    pthread_mutex_lock(&heap.lock);
-    ours = span_at(memory) != NULL;
-    pthread_mutex_unlock(&heap.lock);
-    return ours;
+    return __builtin_expect((uintptr_t)memory >= ivc_load_relaxed(&heap.low)
+                            && (uintptr_t)memory < ivc_load_relaxed(&heap.high), 0);
 }
 
 static void widen(const struct mpi_span *span)
 {
-    uintptr_t first = (uintptr_t)span->memory, end = first + (size_t)span->pages * MPI_SPAN_PAGE;
+    uintptr_t first = (uintptr_t)span->memory, end = first + mpi_span_size(span);
 
     if (first < ivc_load_relaxed(&heap.low))
         ivc_store_relaxed(&heap.low, first);
@@ -259,18 +241,17 @@ static bool grow(uint32_t pages)
     more = IVC_MIN(IVC_MAX(heap.bytes, SPAN_LEAST), SPAN_MOST);
     room = heap.n < SPANS;
     pthread_mutex_unlock(&heap.lock);
-    if (room && (!refused || ivc_now_ms() - refused_at >= RETRY_MS)) {
+    if (room && (refused_at == 0 || ivc_now_ms() - refused_at >= RETRY_MS)) {
         grown = (more > size && add_span(more)) || add_span(size);
-        refused = !grown;
-        refused_at = refused ? ivc_now_ms() : 0;
+        refused_at = grown ? 0 : ivc_now_ms();
     }
     inside = false;
     pthread_mutex_unlock(&growing);
     return grown;
 }
 
-/* Where in its first page a block begins: not all at the same place, or what a program keeps in several arrays, under one
- * index, would want the same few lines of its processor's first-level cache. */
+/* Where in its first page a block begins: not all at the same place, or what a program keeps in several arrays, under
+ * one index, would want the same few lines of its processor's first-level cache. */
 static size_t next_offset(void)
 {
     static ivc_atomic_u32 blocks;
@@ -330,13 +311,15 @@ static bool is_for(const void *caller)
 
 static __attribute__((noinline)) void *get_large(const void *caller, size_t size, size_t alignment)
 {
-    size_t offset = alignment <= OFFSET ? next_offset() : 0;
-    uint32_t residence, pages = pages_of(offset + size);
+    uint32_t residence, pages;
+    size_t offset;
     char *memory;
 
     if (inside || is_child || alignment > MPI_SPAN_PAGE || size > (size_t)INT32_MAX * MPI_SPAN_PAGE || !is_for(caller)
         || !is_open())
         return NULL;
+    offset = alignment <= OFFSET ? next_offset() : 0;
+    pages = pages_of(offset + size);
     residence = mpi_memory_residence();
     memory = get_once(pages, residence, true);
     if (!memory && grow(pages))
@@ -352,12 +335,16 @@ static inline void *get(const void *caller, size_t size, size_t alignment)
     return __builtin_expect(size < least, 1) ? NULL : get_large(caller, size, alignment);
 }
 
-/* The span of a block that is out, under the lock; ends the process when there is no such block. */
+/* The span of a block that is out, under the lock; NULL: it lies in none.  Ends the process when a span has no such
+ * block. */
 static struct mpi_span *span_of(const void *memory, uint32_t *ret_pages)
 {
-    struct mpi_span *span = span_at(memory);
+    struct mpi_span *span = NULL;
 
-    if (span && (*ret_pages = mpi_span_pages(span, memory)) > 0)
+    for (unsigned i = 0; i < heap.n && !span; i++)
+        if (mpi_span_has(&heap.spans[i], memory))
+            span = &heap.spans[i];
+    if (!span || (*ret_pages = mpi_span_pages(span, memory)) > 0)
         return span;
     fprintf(stderr, "ivc: heap: free() or realloc() of %p, which is not the beginning of a block\n", memory);
     abort();
@@ -378,41 +365,49 @@ static bool take_empty(struct mpi_span *span, struct mpi_span *ret_span)
     if (n_empty < 2 && span->residence == latest)
         return false;
     *ret_span = *span;
-    heap.bytes -= (size_t)span->pages * MPI_SPAN_PAGE;
+    heap.bytes -= mpi_span_size(span);
     *span = heap.spans[--heap.n];
     return true;
 }
 
-static void put(void *memory)
+/* False: it is not ours. */
+static bool put(void *memory)
 {
     struct mpi_span *span, empty;
-    bool is_empty;
+    bool is_empty = false;
     uint32_t pages;
 
     pthread_mutex_lock(&heap.lock);
     span = span_of(memory, &pages);
-    mpi_span_put(span, memory);
-    is_empty = take_empty(span, &empty);
+    if (span) {
+        mpi_span_put(span, memory);
+        is_empty = take_empty(span, &empty);
+    }
     pthread_mutex_unlock(&heap.lock);
-    if (!is_empty)
-        return;
-    inside = true;
-    (void)mpi_memory_put(empty.memory);
-    mpi_span_fini(&empty);
-    inside = false;
+    if (is_empty) {
+        inside = true;
+        (void)mpi_memory_put(empty.memory);
+        mpi_span_fini(&empty);
+        inside = false;
+    }
+    return span != NULL;
 }
 
+/* 0: it is not ours. */
 static size_t size_of(const void *memory)
 {
-    uint32_t pages;
+    const struct mpi_span *span;
+    uint32_t pages = 0;
 
+    if (!may_be_ours(memory))
+        return 0;
     pthread_mutex_lock(&heap.lock);
-    (void)span_of(memory, &pages);
+    span = span_of(memory, &pages);
     pthread_mutex_unlock(&heap.lock);
-    return (size_t)pages * MPI_SPAN_PAGE - offset_of(memory);
+    return span ? (size_t)pages * MPI_SPAN_PAGE - offset_of(memory) : 0;
 }
 
-/* Where it lies. */
+/* Where it lies; it is ours. */
 static bool resize(void *memory, size_t size)
 {
     uint32_t pages = pages_of(offset_of(memory) + size), had;
@@ -437,7 +432,7 @@ static void on_fork(void)
     pthread_mutex_lock(&growing);
     pthread_mutex_lock(&heap.lock);
     for (unsigned i = 0; i < heap.n; i++) {
-        size_t size = (size_t)heap.spans[i].pages * MPI_SPAN_PAGE;
+        size_t size = mpi_span_size(&heap.spans[i]);
 
         heap.copies[i] = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (heap.copies[i] != MAP_FAILED)
@@ -455,7 +450,7 @@ static void on_forked(void)
 {
     for (unsigned i = 0; i < heap.n; i++)
         if (heap.copies[i] != MAP_FAILED)
-            munmap(heap.copies[i], (size_t)heap.spans[i].pages * MPI_SPAN_PAGE);
+            munmap(heap.copies[i], mpi_span_size(&heap.spans[i]));
     unlock();
 }
 
@@ -463,7 +458,7 @@ static void on_child(void)
 {
     is_child = true;
     for (unsigned i = 0; i < heap.n; i++) {
-        size_t size = (size_t)heap.spans[i].pages * MPI_SPAN_PAGE;
+        size_t size = mpi_span_size(&heap.spans[i]);
 
         /* Without memory for a copy the child may still start another program; the blocks are not there for it. */
         if (heap.copies[i] == MAP_FAILED
@@ -488,9 +483,9 @@ static inline void *allocate(const void *caller, size_t size)
 
 static inline void give_back(void *memory)
 {
-    if (is_ours(memory))
-        put(memory);
-    else if (!is_early(memory) && is_there())
+    if (may_be_ours(memory) && put(memory))
+        return;
+    if (!is_early(memory) && is_there())
         below.free(memory);
 }
 
@@ -545,22 +540,25 @@ static void *realloc_below(const void *caller, void *memory, size_t size)
 
 EXPORT void *realloc(void *memory, size_t size)
 {
+    size_t had;
+
     if (!memory)
         return allocate(CALLER(), size);
     if (is_early(memory))
         return move(CALLER(), memory, (size_t)(early + sizeof early - (char *)memory), size);
-    if (!is_ours(memory))
+    had = size_of(memory);
+    if (had == 0)
         return realloc_below(CALLER(), memory, size);
     if (size == 0) {
         put(memory);
         return NULL;
     }
-    return size >= least && resize(memory, size) ? memory : move(CALLER(), memory, size_of(memory), size);
+    return size >= least && resize(memory, size) ? memory : move(CALLER(), memory, had, size);
 }
 
 EXPORT int posix_memalign(void **ret_memory, size_t alignment, size_t size)
 {
-    bool valid = alignment % sizeof(void *) == 0 && alignment > 0 && (alignment & (alignment - 1)) == 0;
+    bool valid = alignment % sizeof(void *) == 0 && ivc_is_power_of_two(alignment);
     void *memory = valid ? get(CALLER(), size, alignment) : NULL;
 
     if (!memory)
@@ -589,9 +587,9 @@ EXPORT void *memalign(size_t alignment, size_t size)
 
 EXPORT size_t malloc_usable_size(void *memory)
 {
-    if (!memory || is_early(memory))
-        return 0;
-    if (is_ours(memory))
-        return size_of(memory);
+    size_t size = size_of(memory);
+
+    if (size > 0 || !memory || is_early(memory))
+        return size;
     return is_there() ? below.malloc_usable_size(memory) : 0;
 }

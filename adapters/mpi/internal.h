@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define EXPORT __attribute__((visibility("default")))
+
 /* A handle as an argument: an int under MPICH's interface, a pointer under the others.  Both fill a
  * register, and a callee that wants an int looks at its lower half. */
 typedef void *mpi_word;

@@ -187,7 +187,7 @@ uint32_t mpi_memory_residence(void)
 }
 
 /* For the provider in this process: messages out of this memory are read in place. */
-__attribute__((visibility("default"))) ivc_find_lent_fn IVC_FIND_LENT;
+EXPORT ivc_find_lent_fn IVC_FIND_LENT;
 bool IVC_FIND_LENT(const void *where, uint64_t size, struct ivc_lent_place *ret_place)
 {
     return ivc_region_find_lent(where, size, RTLD_NEXT, ret_place);

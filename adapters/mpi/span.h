@@ -36,9 +36,14 @@ struct mpi_span {
 int mpi_span_init(struct mpi_span *span, void *memory, size_t size);
 void mpi_span_fini(struct mpi_span *span);
 
+static inline size_t mpi_span_size(const struct mpi_span *span)
+{
+    return (size_t)span->pages * MPI_SPAN_PAGE;
+}
+
 static inline bool mpi_span_has(const struct mpi_span *span, const void *memory)
 {
-    return (uintptr_t)memory - (uintptr_t)span->memory < (size_t)span->pages * MPI_SPAN_PAGE;
+    return (uintptr_t)memory - (uintptr_t)span->memory < mpi_span_size(span);
 }
 
 /* A block of so many pages, in which may be anything; NULL: there is none in one piece. */

@@ -93,7 +93,8 @@ def _intel_folders(root: Path | None) -> tuple[Path, Path]:
 
 def _preload() -> str:
     """LD_PRELOAD with our library first, which nothing can be before that hands out memory."""
-    ours = str(_folder("libivc-heap.so", "preload_dir", paths.heap()) / "libivc-heap.so")
+    built = paths.heap()
+    ours = str(_folder(built.name, "preload_dir", built.parent) / built.name)
     if re.search(r"[\s:]", ours):
         raise MissingError(
             f"LD_PRELOAD cannot name {ours}: blanks and colons separate names in it",

@@ -30,8 +30,8 @@ def mpi_alloc() -> Path:
 
 
 def heap() -> Path:
-    """The folder in which the build leaves libivc-heap.so."""
-    return build() / "adapters" / "mpi"
+    """The library that puts large blocks of malloc() into the region."""
+    return build() / "adapters" / "mpi" / "libivc-heap.so"
 
 
 def plugin() -> Path:

@@ -148,14 +148,20 @@ static void expose(struct ivc_outgoing *out)
                                        out->len, &out->exposure) == 0;
 }
 
+/* Whether the payload can be read where it lies, and where that is. */
+static bool is_lent(const struct ivc_outgoing *out, struct ivc_place *ret_place)
+{
+    const struct ivc_box *box = out->box;
+
+    return out->n_iov == 1
+           && ivc_endpoint_show_lent(box->mailbox->endpoint, box->peer, out->iov[0].iov_base, out->len,
+                                     &ret_place->where, &ret_place->key);
+}
+
 /* Where the receiver finds the payload by itself, if it does: the tag says how. */
 static uint8_t find_place(struct ivc_outgoing *out, struct ivc_place *ret_place)
 {
-    struct ivc_box *box = out->box;
-
-    if (out->n_iov == 1
-        && ivc_endpoint_show_lent(box->mailbox->endpoint, box->peer, out->iov[0].iov_base, out->len,
-                                  &ret_place->where, &ret_place->key))
+    if (is_lent(out, ret_place))
         return TAG_LENT;
     expose(out);
     *ret_place = (struct ivc_place){ out->exposure.where, out->exposure.key };
@@ -190,14 +196,11 @@ static int send_offer(struct ivc_outgoing *out)
 
 /* Whether the payload, which takes several packets, is better offered than sent at once: it is long, or read where it
  * lies. */
-static bool goes_by_offer(struct ivc_outgoing *out)
+static bool goes_by_offer(const struct ivc_outgoing *out)
 {
-    struct ivc_mailbox *mailbox = out->box->mailbox;
     struct ivc_place place;
 
-    return out->len > mailbox->offer_size
-           || (out->n_iov == 1 && ivc_endpoint_show_lent(mailbox->endpoint, out->box->peer, out->iov[0].iov_base,
-                                                         out->len, &place.where, &place.key));
+    return out->len > out->box->mailbox->offer_size || is_lent(out, &place);
 }
 
 /* The next packet of a message in `starts`. */

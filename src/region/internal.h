@@ -70,9 +70,10 @@ struct ivc_region {
     ivc_atomic_u32 alarm;
 };
 
-/* The directory's slot in the window. */
 /* Blocks of a window for us, in which may be anything: ivc_region_share() without the zeroes. */
 int ivc_region_take(struct ivc_region *region, uint64_t size, struct ivc_share *ret_share);
+
+/* The directory's slot in the window. */
 struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint32_t slot);
 
 /* member.c: says LEFT; false: we were taken for dead.  What is unread may then be freed.  Needs no

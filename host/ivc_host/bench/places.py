@@ -57,7 +57,7 @@ PATHS = {
             "ivc-heap",
             "Open MPI ivc, malloc() in the region",
             {"btl": "ivc,self"},
-            {"LD_PRELOAD": str(paths.heap() / "libivc-heap.so")},
+            {"LD_PRELOAD": str(paths.heap())},
         ),
     )
 }
@@ -89,7 +89,7 @@ class Place(Protocol):
 def require_plugin() -> None:
     """Raise when the plug-in is not built, or what may be preloaded beside it."""
     paths.require_built(paths.plugin() / "mca_btl_ivc.so")
-    paths.require_built(paths.heap() / "libivc-heap.so")
+    paths.require_built(paths.heap())
 
 
 class Host:

@@ -271,7 +271,7 @@ def _job(run: Run, way: Way, seed: int) -> None:
     program = programs.program(way.mpi, way.mpi.environment(), "integrity")
     with place(_GUESTS) as where:
         words = [*way.words, str(_RANKS), str(where.wrapper())]
-        preload = {"mpi": paths.mpi_alloc(), "heap": paths.heap() / "libivc-heap.so"}
+        preload = {"mpi": paths.mpi_alloc(), "heap": paths.heap()}
         words += ["env", f"LD_PRELOAD={preload[way.memory]}"] if way.memory else []
         words += [str(program), *(["--alloc-mem"] if way.memory == "mpi" else [])]
         words += ["--seconds", str(_SECONDS), "--seed", str(seed), "--progress", "5"]

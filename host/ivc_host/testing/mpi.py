@@ -215,7 +215,7 @@ def _lent(run: Run, where: Path) -> None:
 
 def _heap(run: Run, where: Path) -> None:
     """What malloc() promises, under libivc-heap.so, and messages out of its memory; and where there is no region."""
-    preload = ["-x", f"LD_PRELOAD={paths.heap() / 'libivc-heap.so'}"]
+    preload = ["-x", f"LD_PRELOAD={paths.heap()}"]
     done = _mpirun(run, 2, [*preload, program("heap")], environment(str(where)))
     run.check("malloc() in the region", done.returncode == 0, done.stdout)
     in_place = done.stdout.count("read in place") >= 2
@@ -227,7 +227,7 @@ def _heap(run: Run, where: Path) -> None:
         env = {**_provider_environment(str(where)), **OVER_LIBFABRIC["mtl/ofi"]}
         done = _mpirun(run, 2, [*preload, program("heap")], env)
         run.check("malloc() in the region, mtl/ofi", done.returncode == 0, done.stdout)
-    both = f"{paths.mpi_alloc()}:{paths.heap() / 'libivc-heap.so'}"
+    both = f"{paths.mpi_alloc()}:{paths.heap()}"
     words = ["-x", f"LD_PRELOAD={both}", program("integrity"), "--iterations", "2", "--alloc-mem"]
     done = _mpirun(run, 2, words, environment(str(where)))
     good = done.returncode == 0 and done.stdout.count("memory for MPI: ") == 4
