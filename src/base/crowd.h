@@ -19,6 +19,8 @@
 #ifndef IVC_BASE_CROWD_H
 #define IVC_BASE_CROWD_H
 
+#include "base/util.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -37,6 +39,15 @@ struct ivc_crowd {
     uint64_t given;             /* of them, to others */
     bool is_left;               /* to the caller, who gives way itself */
 };
+
+/* Whether somebody does who was seen not long ago: who hardly ever waits does not look either, and would keep for ever to
+ * what was seen once. */
+static inline bool ivc_crowd_is_here(const struct ivc_crowd *crowd)
+{
+    enum { RECENT = 1 << 24 };      /* cycles: some milliseconds, more than the kernel lets one run who has company */
+
+    return crowd->yields > 0 && ivc_cycles() - IVC_MAX(crowd->looked_at, crowd->given_at) < RECENT;
+}
 
 /* After so many turns in vain: whether this is one of those that give way, if anybody wants the processor.  So is each
  * of the first 32, every second one to 64, every fourth to 128, and so on. */

@@ -65,7 +65,7 @@ struct ivc_tx {
     struct ivc_tx_chunk *chunks;
     uint32_t first_out, chunks_out;
     uint32_t announced;         /* bit per share of the pool: the receiver knows it */
-    struct ivc_fill fill;
+    struct ivc_fill fill, fill_short;   /* of long packets, of shorter ones */
     struct ivc_share share;     /* the ring's memory */
 };
 
@@ -153,15 +153,38 @@ static inline bool ivc_tx_is_far(const struct ivc_tx *tx)
     return tx->far > IVC_TX_FAR_LOOKS / 2;
 }
 
-/* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
-static inline enum ivc_copy_side ivc_tx_copy_side(const struct ivc_tx *tx, size_t len)
+/* Whether lines of the chunks to come are fetched while we wait: where they come from far away, or from what was a whole
+ * second-level cache ago. */
+static inline bool ivc_tx_fetches_ahead(const struct ivc_tx *tx)
 {
-    if (len < IVC_FILL_LEAST || tx->is_crowded)
-        return IVC_COPY_IN;
-    return tx->fill.past ? IVC_COPY_PAST : tx->is_awaited ? IVC_COPY_IN_PLAIN : IVC_COPY_IN;
+    return tx->pool->is_wide || ivc_tx_is_far(tx);
 }
 
-/* Such a chunk, of IVC_FILL_LEAST bytes at least, was filled in so many cycles. */
+/* How chunks for so many bytes are filled; NULL: into the cache, always. */
+static inline struct ivc_fill *ivc_tx_fill(struct ivc_tx *tx, size_t len)
+{
+    return len >= IVC_FILL_LEAST ? &tx->fill : len >= IVC_FILL_LEAST_SHORT ? &tx->fill_short : NULL;
+}
+
+/* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
+static inline enum ivc_copy_side ivc_tx_copy_side(struct ivc_tx *tx, size_t len)
+{
+    const struct ivc_fill *fill = ivc_tx_fill(tx, len);
+
+    if (!fill || tx->is_crowded)
+        return IVC_COPY_IN;
+    return fill->past ? IVC_COPY_PAST : tx->is_awaited && !fill->is_short ? IVC_COPY_IN_PLAIN : IVC_COPY_IN;
+}
+
+/* Whether the clock is to be read for that. */
+static inline bool ivc_tx_times_filling(struct ivc_tx *tx, size_t len)
+{
+    const struct ivc_fill *fill = ivc_tx_fill(tx, len);
+
+    return fill && !tx->untimed && ivc_fill_is_timed(fill);
+}
+
+/* Such a chunk was filled in so many cycles; 0: that was not timed. */
 void ivc_tx_note_filling(struct ivc_tx *tx, uint64_t cycles, uint32_t len);
 
 /* Looks how far the receiver has read and frees what it has passed.  -EBADMSG when it tells

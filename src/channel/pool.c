@@ -31,9 +31,9 @@ int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t slo
     pool->chunks_max = (uint32_t)IVC_MAX(limit / chunk_size, FIRST_SHARE_CHUNKS);
     pool->long_max = UINT32_MAX;
     pool->queue_size = pool->chunks_max;
-    pool->share_of = calloc(pool->chunks_max, sizeof *pool->share_of);
+    pool->chunks = calloc(pool->chunks_max, sizeof *pool->chunks);
     pool->queue = calloc(pool->queue_size, sizeof *pool->queue);
-    if (!pool->share_of || !pool->queue) {
+    if (!pool->chunks || !pool->queue) {
         ivc_pool_forget(pool);
         return ivc_error_set(-ENOMEM, "pool: out of memory");
     }
@@ -42,7 +42,7 @@ int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t slo
 
 void ivc_pool_forget(struct ivc_pool *pool)
 {
-    free(pool->share_of);
+    free(pool->chunks);
     free(pool->queue);
     *pool = (struct ivc_pool){ 0 };
 }
@@ -96,36 +96,54 @@ int ivc_pool_grow(struct ivc_pool *pool)
         return pool->n_chunks ? IVC_E_FULL : r;
     pool->first_chunk[pool->n_shares] = pool->n_chunks;
     for (uint32_t i = 0; i < wanted; i++) {
-        pool->share_of[pool->n_chunks] = (uint8_t)pool->n_shares;
+        pool->chunks[pool->n_chunks].share = pool->n_shares;
         ivc_pool_put(pool, pool->n_chunks++);
     }
     pool->n_shares++;
     return 0;
 }
 
-int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk)
+/* Where in a chunk that is got in this turn so many bytes are put: as far from a page's beginning as the chunk begins. */
+static uint32_t place_for(const struct ivc_pool *pool, size_t len)
 {
-    bool round_is_short = pool->n_chunks < IVC_POOL_ROUND && pool->got >= pool->n_chunks;
+    enum { PAGE = 4096 };
+    uint32_t bytes = (uint32_t)len, pitch = IVC_MAX((bytes + PAGE / 2) / PAGE, 1) * PAGE;
+
+    if (!pool->is_wide || bytes + pitch > pool->chunk_size)
+        return 0;
+    return pool->turn % (1 + (pool->chunk_size - bytes) / pitch) * pitch;
+}
+
+int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk)
+{
+    uint32_t round = pool->is_wide ? pool->chunks_max : IVC_POOL_ROUND, chunk;
+    bool round_is_short = pool->n_chunks < round && pool->got >= pool->turn_ends;
     int r = round_is_short ? ivc_pool_grow(pool) : 0;
 
     while (r == 0 && pool->n_free <= left)
         r = ivc_pool_grow(pool);
     if (pool->n_free <= left)
         return r;
+    if (pool->got >= pool->turn_ends) {
+        pool->turn_ends = pool->got + pool->n_chunks;
+        pool->turn++;
+    }
     pool->got++;
-    *ret_chunk = pool->queue[pool->queue_first];
+    chunk = pool->queue[pool->queue_first];
+    pool->chunks[chunk].place = place_for(pool, len);
     pool->queue_first = ivc_wrap(pool->queue_first + 1, pool->queue_size);
     pool->n_free--;
     if (pool->ahead.done > 0)
         pool->ahead.done--;
     else
         pool->ahead.at = 0;
+    *ret_chunk = chunk;
     return 0;
 }
 
 int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
 {
-    return ivc_pool_get_leaving(pool, 0, ret_chunk);
+    return ivc_pool_get_leaving(pool, 0, pool->chunk_size, ret_chunk);
 }
 
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
@@ -151,13 +169,24 @@ static void begin_to_fetch(struct ivc_pool_ahead *ahead)
     ahead->sent = ahead->filled = ahead->longest = ahead->done = ahead->at = 0;
 }
 
-/* Of the free chunk that is got when `i` others have been. */
-static char *free_chunk(const struct ivc_pool *pool, uint32_t i)
+static char *chunk_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret_share, uint64_t *ret_offset)
+{
+    uint32_t share = pool->chunks[chunk].share;
+    uint64_t offset = LEAD + (uint64_t)(chunk - pool->first_chunk[share]) * pool->chunk_size;
+
+    *ret_share = share + 1;
+    *ret_offset = offset;
+    return (char *)pool->shares[share].memory + offset;
+}
+
+/* Where so many bytes will lie in the free chunk that is got when `i` others have been. */
+static char *free_chunk(const struct ivc_pool *pool, uint32_t i, uint32_t len)
 {
     uint32_t share;
     uint64_t offset;
 
-    return ivc_pool_memory(pool, pool->queue[ivc_wrap(pool->queue_first + i, pool->queue_size)], &share, &offset);
+    return chunk_memory(pool, pool->queue[ivc_wrap(pool->queue_first + i, pool->queue_size)], &share, &offset)
+        + place_for(pool, len);
 }
 
 void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len)
@@ -171,7 +200,7 @@ void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len)
     ahead->longest = IVC_MAX(ahead->longest, len);
     if (!by_chunk || pool->n_free == 0 || ahead->done > 0 || ahead->at > 0)
         return;
-    next = free_chunk(pool, 0);
+    next = free_chunk(pool, 0, len);
     ivc_fetch_lines_to_write(next, next + IVC_MIN(len, (uint32_t)FETCH_NOW));
 }
 
@@ -188,7 +217,7 @@ void ivc_pool_fetch_some(struct ivc_pool *pool)
     if (!ahead->due)
         return;
     to = IVC_MIN(ahead->bytes, ahead->at + FETCH_AT_ONCE * IVC_LINE);
-    next = free_chunk(pool, ahead->done);
+    next = free_chunk(pool, ahead->done, ahead->bytes);
     ivc_fetch_lines_to_write(next + ahead->at, next + to);
     ahead->at = to;
     if (to == ahead->bytes) {
@@ -224,7 +253,7 @@ int ivc_pool_held(const struct ivc_pool *pool, struct iovec **ret_chunks, unsign
     mark_free(pool, is_free);
     for (uint32_t chunk = 0; chunk < pool->n_chunks; chunk++)
         if (!is_free[chunk])
-            chunks[n++] = (struct iovec){ ivc_pool_memory(pool, chunk, &share, &offset),
+            chunks[n++] = (struct iovec){ chunk_memory(pool, chunk, &share, &offset),
                                           pool->chunk_size };
     *ret_chunks = chunks;
     *ret_n = n;
@@ -234,10 +263,9 @@ int ivc_pool_held(const struct ivc_pool *pool, struct iovec **ret_chunks, unsign
 void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret_share,
                       uint64_t *ret_offset)
 {
-    uint32_t share = pool->share_of[chunk];
-    uint64_t offset = LEAD + (uint64_t)(chunk - pool->first_chunk[share]) * pool->chunk_size;
+    uint32_t place = pool->chunks[chunk].place;
+    char *memory = chunk_memory(pool, chunk, ret_share, ret_offset);
 
-    *ret_share = share + 1;
-    *ret_offset = offset;
-    return (char *)pool->shares[share].memory + offset;
+    *ret_offset += place;
+    return memory + place;
 }

@@ -2,8 +2,8 @@
  * Pool: buffers of ours that receivers read in place.
  *
  * One pool serves all peers of an endpoint, so that its memory depends on the traffic and not on
- * the number of peers.  It starts empty and grows, share by share, to 16 chunks as they are used,
- * and beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they
+ * the number of peers.  It starts empty and grows, share by share, to as many chunks as are to go round as they are
+ * used, and beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they
  * became free: large messages then cycle through the whole pool, and a chunk that comes round again has
  * left the cache that it was read from, or at least is not being written back from it (see docs/performance.md).
  */
@@ -17,7 +17,8 @@
 enum {
     IVC_CHUNK_SIZE_DEFAULT = 32 * 1024,
     IVC_AHEAD_LEAST = 768,      /* bytes of a packet: shorter ones go through the ring in any case */
-    IVC_POOL_ROUND = 16,        /* chunks that go round if the region is roomy: more than a first-level cache holds */
+    IVC_POOL_ROUND = 16,        /* chunks that go round at least if the region is roomy: more than a first-level cache
+                                   holds */
     IVC_POOL_SPARE = 4,         /* chunks to be left by who may keep one until something else has gone through the
                                    pool: so there is always one that goes round */
 };
@@ -39,19 +40,29 @@ struct ivc_pool_ahead {
     uint32_t done, at;          /* fetched: so many, and so many bytes of the one behind them */
 };
 
+struct ivc_pool_chunk {
+    uint32_t share;             /* its index */
+    uint32_t place;             /* bytes in front of what was put into it last */
+};
+
 struct ivc_pool {
     struct ivc_region *region;
     uint32_t slot;              /* who may read it; IVC_SLOT_ANY: everybody */
     uint32_t chunk_size;
     uint32_t chunks_max;        /* the limit */
+    bool is_wide;               /* all chunks go round if the region is roomy, not IVC_POOL_ROUND of them, and what takes half
+                                   of one at most lies in another place of it in each turn: so memory comes round when
+                                   it has left both second-level caches */
     uint32_t long_max;          /* of them, under way to one peer, of packets of IVC_FILL_LEAST bytes and more */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */
     uint64_t got;               /* so far */
+    uint64_t turn_ends;         /* when so many were got: then each was got once in this turn */
+    uint32_t turn;
     uint32_t refusals;          /* times yet to be refused growth without asking the region */
     struct ivc_share shares[IVC_SHARES_MAX];
     uint32_t first_chunk[IVC_SHARES_MAX];   /* of each share */
-    uint8_t *share_of;          /* per chunk */
+    struct ivc_pool_chunk *chunks;
     uint32_t *queue;            /* free chunks, oldest first */
     uint32_t queue_size, queue_first, n_free;
     struct ivc_pool_ahead ahead;
@@ -72,8 +83,8 @@ int ivc_pool_grow(struct ivc_pool *pool);
 /* A chunk, or IVC_E_FULL when all are under way and the pool may not grow, or IVC_E_NOSPACE when
  * there is none and the region has no memory for one. */
 int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
-/* The same, and IVC_E_FULL also when fewer than `left` others would stay free. */
-int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk);
+/* The same for `len` bytes only, and IVC_E_FULL also when fewer than `left` others would stay free. */
+int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk);
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
 /* A packet of `len` bytes was sent to someone far away, by a chunk, or another way when a chunk was open to it.
@@ -107,7 +118,12 @@ static inline bool ivc_pool_is_ready(const struct ivc_pool *pool, size_t len)
  * caller frees the list, which is NULL when there are none.  -ENOMEM. */
 int ivc_pool_held(const struct ivc_pool *pool, struct iovec **ret_chunks, unsigned *ret_n);
 
+/* Of a chunk that was got: where as many bytes as it was got for are to be put; ivc_pool_room(), how many fit there. */
 void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret_share,
                       uint64_t *ret_offset);
+static inline uint32_t ivc_pool_room(const struct ivc_pool *pool, uint32_t chunk)
+{
+    return pool->chunk_size - pool->chunks[chunk].place;
+}
 
 #endif

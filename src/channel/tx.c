@@ -109,7 +109,7 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
 {
     struct ivc_tx tx = {
         .region = region, .pool = pool, .slot = options->slot, .generation = options->generation,
-        .share = *share, .untimed = options->untimed,
+        .share = *share, .untimed = options->untimed, .fill_short.is_short = true,
     };
     struct ivc_ring_header header = { 0 };
     int r = shape(options->ring_size, options->slot_size, &header);
@@ -212,17 +212,18 @@ int ivc_tx_need_chunks(struct ivc_tx *tx)
 
 void ivc_tx_note_filling(struct ivc_tx *tx, uint64_t cycles, uint32_t len)
 {
+    struct ivc_fill *fill = ivc_tx_fill(tx, len);
     const struct ivc_layout_link *link;
     uint32_t reading = 0;
 
-    if (tx->is_crowded)
-        return;     /* the times are of others, too */
+    if (!fill || tx->is_crowded)
+        return;     /* in a crowd the times are of others, too */
     /* Relaxed: a number, on which nothing rests.  Nonsense about how far it is, is found again by who needs room. */
-    if (ivc_fill_asks(&tx->fill) && (link = ivc_region_peer_link(tx->region, tx->slot))) {
+    if (ivc_fill_asks(fill) && (link = ivc_region_peer_link(tx->region, tx->slot))) {
         reading = ivc_load_relaxed(&link->reading);
         (void)ivc_tx_refresh(tx);
     }
-    ivc_fill_note(&tx->fill, cycles, len, reading, tx->chunks_out);
+    ivc_fill_note(fill, cycles, len, reading, tx->chunks_out);
 }
 
 /* The receiver has not taken enough. */
@@ -333,7 +334,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     for (uint32_t i = 1; i < n; i++)
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
-    if (ivc_tx_is_far(tx) && len >= IVC_AHEAD_LEAST)
+    if (ivc_tx_fetches_ahead(tx) && len >= IVC_AHEAD_LEAST)
         ivc_pool_has_sent(tx->pool, false, (uint32_t)len);
     /* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
      * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
@@ -400,7 +401,7 @@ static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void 
     memcpy(slot + IVC_SLOT_REF_AT, body, sizeof *body);
     note_chunk(tx, chunk);
     ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
-    if (ivc_tx_is_far(tx) && !(tx->fill.past && body->len >= IVC_FILL_LEAST))
+    if (ivc_tx_fetches_ahead(tx) && ivc_tx_copy_side(tx, head_len + body->len) != IVC_COPY_PAST)
         ivc_pool_has_sent(tx->pool, true, head_len + body->len);
 }
 

@@ -201,7 +201,7 @@ static inline void ivc_endpoint_is_busy(struct ivc_endpoint *endpoint)
 static inline bool ivc_endpoint_is_crowded(const struct ivc_endpoint *endpoint)
 {
     /* Of several threads only the one in progress may look at `crowd`. */
-    return endpoint->crowded || (!endpoint->threads && endpoint->crowd.yields > 0);
+    return endpoint->crowded || (!endpoint->threads && ivc_crowd_is_here(&endpoint->crowd));
 }
 
 /* A packet, whatever way it goes. */

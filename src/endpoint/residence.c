@@ -46,6 +46,8 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
 
     if (r == 0 && level2 >= LARGE)
         ret_pool->long_max = IVC_MAX((uint32_t)level2 / PART / endpoint->packet_max, LEAST);
+    else if (r == 0)
+        ret_pool->is_wide = true;
     return r;
 }
 

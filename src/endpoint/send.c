@@ -25,10 +25,11 @@ static void fetch_chunks(struct ivc_endpoint *endpoint, struct ivc_pool *pool, u
             (void)ivc_tx_need_chunks(&home->senders[i]->tx);
 }
 
-static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t left, uint32_t *ret_chunk)
+/* For `len` bytes. */
+static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk)
 {
     fetch_chunks(endpoint, pool, left + 1);
-    return ivc_pool_get_leaving(pool, left, ret_chunk);
+    return ivc_pool_get_leaving(pool, left, len, ret_chunk);
 }
 
 /* How many to leave to others by a packet to this peer.  Who reads nothing any more, since its guest was stopped, must
@@ -49,7 +50,7 @@ static bool goes_by_chunk(const struct ivc_endpoint *endpoint, const struct ivc_
         FAR_CHUNKS = 28,        /* in a pool; with 24 short packets are as quick through the ring, with 20 quicker */
     };
 
-    if (len >= endpoint->far_by_chunk && ivc_tx_is_far(tx) && tx->pool->chunks_max >= FAR_CHUNKS)
+    if (len >= endpoint->far_by_chunk && ivc_tx_fetches_ahead(tx) && tx->pool->chunks_max >= FAR_CHUNKS)
         return true;
     return len >= LEAST || ivc_pool_is_ready(tx->pool, len);
 }
@@ -76,10 +77,10 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
                          const struct iovec *iov, unsigned n_iov, size_t len)
 {
     struct ivc_pool *pool = peer->tx.pool;
-    bool timed = len >= IVC_FILL_LEAST && !endpoint->untimed;
+    bool timed = ivc_tx_times_filling(&peer->tx, len);
     uint64_t start;
     uint32_t chunk;
-    int r = has_enough(peer, len) ? IVC_E_FULL : pool_get(endpoint, pool, others_part(peer), &chunk);
+    int r = has_enough(peer, len) ? IVC_E_FULL : pool_get(endpoint, pool, others_part(peer), len, &chunk);
 
     if (r != 0)
         return r;
@@ -88,8 +89,8 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
     r = ivc_tx_send_copy(&peer->tx, tag, chunk, iov, n_iov, len);
     if (r != 0)
         ivc_pool_put(pool, chunk);
-    else if (timed)
-        ivc_tx_note_filling(&peer->tx, ivc_cycles() - start, (uint32_t)len);
+    else
+        ivc_tx_note_filling(&peer->tx, timed ? ivc_cycles() - start : 0, (uint32_t)len);
     return r;
 }
 
@@ -237,20 +238,20 @@ static void make_buffer(struct ivc_endpoint *endpoint, struct ivc_pool *pool, st
     buffer->network = NULL;
     buffer->residence = endpoint->home.number;
     buffer->data = ivc_pool_memory(pool, buffer->chunk, &share, &offset);
-    buffer->size = pool->chunk_size;
+    buffer->size = ivc_pool_room(pool, buffer->chunk);
     buffer->since = endpoint->untimed ? 0 : ivc_cycles();
     buffer->took = 0;
     endpoint->home.buffers_out++;
 }
 
-static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
+static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer, size_t size,
                      struct ivc_buffer *ret_buffer)
 {
     struct ivc_pool *pool = ivc_residence_pool(&endpoint->home, peer->member.slot);
     int r = pool ? ivc_residence_open_pool(endpoint, pool, peer->member.slot) : -ENOMEM;
 
     if (r == 0)
-        r = pool_get(endpoint, pool, others_part(peer), &ret_buffer->chunk);
+        r = pool_get(endpoint, pool, others_part(peer), size, &ret_buffer->chunk);
     if (r == 0)
         make_buffer(endpoint, pool, ret_buffer);
     return r;
@@ -279,7 +280,7 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         r = IVC_E_GONE;
         break;
     default:
-        r = has_enough(peer, size) ? IVC_E_FULL : get_chunk(endpoint, peer, ret_buffer);
+        r = has_enough(peer, size) ? IVC_E_FULL : get_chunk(endpoint, peer, size, ret_buffer);
     }
     ivc_endpoint_unlock(endpoint);
     return r;
@@ -292,9 +293,10 @@ int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer
     int r = IVC_E_FULL;
 
     ivc_endpoint_lock(endpoint);
-    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= endpoint->packet_max && endpoint->crowd.yields == 0) {
+    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= endpoint->packet_max
+        && !ivc_crowd_is_here(&endpoint->crowd)) {
         pool = peer->tx.pool;
-        r = pool_get(endpoint, pool, IVC_POOL_SPARE, &ret_buffer->chunk);
+        r = pool_get(endpoint, pool, IVC_POOL_SPARE, size, &ret_buffer->chunk);
     }
     if (r == 0) {
         make_buffer(endpoint, pool, ret_buffer);
@@ -389,6 +391,13 @@ static bool is_of_today(struct ivc_endpoint *endpoint, const struct ivc_peer *pe
     return buffer->residence == endpoint->home.number && buffer->pool == peer->tx.pool;
 }
 
+static uint64_t filling_time(struct ivc_peer *peer, const struct ivc_buffer *buffer, size_t len)
+{
+    if (!ivc_tx_times_filling(&peer->tx, len))
+        return 0;
+    return buffer->took > 0 ? buffer->took : ivc_cycles() - buffer->since;
+}
+
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                              const struct ivc_buffer *buffer, size_t len)
 {
@@ -404,9 +413,8 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     } else if (r == 0 && network) {
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
     } else {
-        if (r == 0 && len >= IVC_FILL_LEAST && buffer->since != 0)
-            ivc_tx_note_filling(&peer->tx, buffer->took > 0 ? buffer->took : ivc_cycles() - buffer->since,
-                                (uint32_t)len);
+        if (r == 0 && buffer->since != 0)
+            ivc_tx_note_filling(&peer->tx, filling_time(peer, buffer, len), (uint32_t)len);
         if (r == 0)
             r = send_chunk(endpoint, peer, tag, buffer->chunk, len);
         endpoint->home.buffers_out -= r == 0;

@@ -385,9 +385,9 @@ static void test_chunks_for_others(void)
     CHECK_EQ(unsetenv("IVC_CHUNK_SIZE"), 0);
 }
 
-/* To a peer far away, what fits into the ring goes by a chunk when it is one packet between two waits, and through the
- * ring when there are several; in order, whatever way. */
-static void test_after_a_wait(void)
+/* What fits into the ring goes by a chunk when it is one packet between two waits, and through the ring when there are
+ * several; in order, whatever way. */
+static void exchange_after_waits(bool wide)
 {
     enum { ROUNDS = 100, WAIT = 100 };
     const char *path = check_file(0, SIZE);
@@ -401,21 +401,23 @@ static void test_after_a_wait(void)
     CHECK_EQ(ivc_endpoint_send(b.endpoint, back, 9, &(struct iovec){ payload, 8 }, 1), 0);
     for (unsigned i = 0; i < 300 && a.packets == 0; i++)
         ivc_endpoint_progress(a.endpoint);
+    CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 8 }, 1), 0);
+    peer->tx.pool->is_wide = wide;
     for (unsigned round = 0; round < ROUNDS; round++) {
         unsigned now = round % 10 < 6 ? 1 : 2;
 
         for (unsigned i = 0; i < now; i++, packets++) {
-            uint64_t got = peer->tx.pool ? peer->tx.pool->got : 0;
+            uint64_t got = peer->tx.pool->got;
 
+            peer->tx.far = wide ? 0 : IVC_TX_FAR_LOOKS;
             fill_payload(packets);
             CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 1000 }, 1), 0);
             CHECK_EQ(peer->tx.pool->got - got, before == 1 && i == 0);
-            peer->tx.far = IVC_TX_FAR_LOOKS;
         }
-        before = round > 0 ? now : 0;       /* the first one did not know yet how far it is */
-        for (unsigned i = 0; i < 300 && b.packets < packets; i++)
+        before = now;
+        for (unsigned i = 0; i < 300 && b.packets < packets + 1; i++)
             ivc_endpoint_progress(b.endpoint);
-        CHECK_EQ(b.packets, packets);
+        CHECK_EQ(b.packets, packets + 1);
         fill_payload(packets - 1);
         CHECK_EQ(memcmp(b.packet_bytes, payload, 1000), 0);
         for (unsigned i = 0; i < WAIT; i++)
@@ -423,6 +425,13 @@ static void test_after_a_wait(void)
     }
     node_close(&a);
     node_close(&b);
+}
+
+/* To a peer far away, or out of a pool larger than the nearest caches. */
+static void test_after_a_wait(void)
+{
+    exchange_after_waits(false);
+    exchange_after_waits(true);
 }
 
 /* Of long packets no more are under way than are good for the peer; of shorter ones as many as there are chunks. */
@@ -459,13 +468,14 @@ static void test_long_under_way(void)
     node_close(&b);
 }
 
-/* By a chunk, though the ring takes it, goes what is long, and what is shorter if the peer is far away and that is
- * asked for; without a free chunk through the ring, in order. */
+/* By a chunk, though the ring takes it, goes what is long, and what is shorter if that is asked for, and the peer is far
+ * away or the pool larger than the nearest caches; without a free chunk through the ring, in order. */
 static void test_chunk_or_ring(void)
 {
-    static const struct { size_t len; uint32_t asked, far; bool chunk; } rows[] = {
-        { 5499, 0, IVC_TX_FAR_LOOKS, false }, { 5500, 0, 0, true }, { 20000, 0, 0, true },
-        { 2499, 2500, IVC_TX_FAR_LOOKS, false }, { 2500, 2500, IVC_TX_FAR_LOOKS, true }, { 2500, 2500, 0, false },
+    static const struct { size_t len; uint32_t asked, far; bool wide, chunk; } rows[] = {
+        { 5499, 0, IVC_TX_FAR_LOOKS, true, false }, { 5500, 0, 0, false, true }, { 20000, 0, 0, false, true },
+        { 2499, 2500, IVC_TX_FAR_LOOKS, true, false }, { 2500, 2500, IVC_TX_FAR_LOOKS, false, true },
+        { 2500, 2500, 0, true, true }, { 2500, 2500, 0, false, false },
     };
     enum { RING = 512 << 10, MANY = 80 };
 
@@ -484,6 +494,7 @@ static void test_chunk_or_ring(void)
         CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 8 }, 1), 0);
         for (; n < MANY; n++) {
             peer->tx.far = rows[i].far;
+            peer->tx.pool->is_wide = rows[i].wide;
             got = peer->tx.pool->got;
             fill_payload(n);
             if (ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1) != 0)
@@ -509,8 +520,9 @@ static void test_chunk_or_ring(void)
 /* Who fills chunks is to know whether others want the processor: by what it was told, or has seen. */
 static void test_crowded(void)
 {
-    static const struct { bool told, threads; uint32_t seen; bool crowded; } rows[] = {
-        { false, false, 0, false }, { false, false, 1, true }, { true, false, 0, true }, { true, true, 0, true },
+    static const struct { bool told, threads; uint32_t seen; bool long_ago, crowded; } rows[] = {
+        { false, false, 0, false, false }, { false, false, 1, false, true }, { false, false, 1, true, false },
+        { true, false, 0, false, true }, { true, true, 0, false, true },
     };
 
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -525,8 +537,10 @@ static void test_crowded(void)
         node_open(&b, path, 2);
         peer = connect_to(&a, &b);
         CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
-        if (!rows[i].threads)
+        if (!rows[i].threads) {
             a.endpoint->crowd.yields = rows[i].seen;
+            a.endpoint->crowd.looked_at = rows[i].long_ago ? 0 : ivc_cycles();
+        }
         peer->tx.is_crowded = !rows[i].crowded;
         CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
         CHECK_THAT(peer->tx.is_crowded == rows[i].crowded, "row %u, copied", i);
