@@ -23,10 +23,14 @@ static void look(struct ivc_crowd *crowd)
 
     crowd->looked_at = ivc_cycles();
     crowd->look_cost = ivc_timed_cost(crowd->look_cost, crowd->looked_at - start);
-    if (r != 0 || usage.ru_nivcsw == crowd->switches)
+    if (r != 0 || usage.ru_nivcsw == crowd->switches) {
+        crowd->seen = 0;
         return;
+    }
     crowd->switches = usage.ru_nivcsw;
     crowd->yields = YIELDS_PER_LOOK;
+    crowd->seen = crowd->looked_at - crowd->seen_at < IVC_CROWD_RECENT ? crowd->seen + 1 : 1;
+    crowd->seen_at = crowd->looked_at;
 }
 
 /* Nothing is known of anybody; or somebody was given way to as often as was planned, but for once. */

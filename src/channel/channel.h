@@ -153,11 +153,11 @@ static inline bool ivc_tx_is_far(const struct ivc_tx *tx)
     return tx->far > IVC_TX_FAR_LOOKS / 2;
 }
 
-/* Whether lines of the chunks to come are fetched while we wait: where they come from far away, or from what was a whole
- * second-level cache ago. */
-static inline bool ivc_tx_fetches_ahead(const struct ivc_tx *tx)
+/* Whether, of packets of so many bytes, lines of the chunks to come are fetched while we wait: where they come from far
+ * away, or from a third-level cache. */
+static inline bool ivc_tx_fetches_ahead(const struct ivc_tx *tx, size_t len)
 {
-    return tx->pool->is_wide || ivc_tx_is_far(tx);
+    return ivc_tx_is_far(tx) ? len >= IVC_AHEAD_LEAST : tx->pool->is_wide && len >= IVC_AHEAD_LEAST_NEAR;
 }
 
 /* How chunks for so many bytes are filled; NULL: into the cache, always. */

@@ -16,7 +16,8 @@
 
 enum {
     IVC_CHUNK_SIZE_DEFAULT = 32 * 1024,
-    IVC_AHEAD_LEAST = 768,      /* bytes of a packet: shorter ones go through the ring in any case */
+    IVC_AHEAD_LEAST = 768,      /* bytes of a packet: shorter ones go through the ring in any case; */
+    IVC_AHEAD_LEAST_NEAR = 1536,        /* ... to a receiver nearby */
     IVC_POOL_ROUND = 16,        /* chunks that go round at least if the region is roomy: more than a first-level cache
                                    holds */
     IVC_POOL_SPARE = 4,         /* chunks to be left by who may keep one until something else has gone through the

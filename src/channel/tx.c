@@ -334,7 +334,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     for (uint32_t i = 1; i < n; i++)
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
-    if (ivc_tx_fetches_ahead(tx) && len >= IVC_AHEAD_LEAST)
+    if (ivc_tx_fetches_ahead(tx, len))
         ivc_pool_has_sent(tx->pool, false, (uint32_t)len);
     /* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
      * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
@@ -392,6 +392,7 @@ static void note_chunk(struct ivc_tx *tx, uint32_t chunk)
 static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void *head, uint32_t head_len,
                      const struct ivc_slot_ref *body)
 {
+    uint32_t len = head_len + body->len;
     char *slot;
 
     if (!(tx->announced & 1u << body->share))
@@ -401,8 +402,8 @@ static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void 
     memcpy(slot + IVC_SLOT_REF_AT, body, sizeof *body);
     note_chunk(tx, chunk);
     ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
-    if (ivc_tx_fetches_ahead(tx) && ivc_tx_copy_side(tx, head_len + body->len) != IVC_COPY_PAST)
-        ivc_pool_has_sent(tx->pool, true, head_len + body->len);
+    if (ivc_tx_fetches_ahead(tx, len) && ivc_tx_copy_side(tx, len) != IVC_COPY_PAST)
+        ivc_pool_has_sent(tx->pool, true, len);
 }
 
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len)

@@ -50,9 +50,10 @@ static bool goes_by_chunk(const struct ivc_endpoint *endpoint, const struct ivc_
         FAR_CHUNKS = 28,        /* in a pool; with 24 short packets are as quick through the ring, with 20 quicker */
     };
 
-    if (len >= endpoint->far_by_chunk && ivc_tx_fetches_ahead(tx) && tx->pool->chunks_max >= FAR_CHUNKS)
+    if (len >= LEAST)
         return true;
-    return len >= LEAST || ivc_pool_is_ready(tx->pool, len);
+    return ivc_tx_fetches_ahead(tx, len)
+        && ((len >= endpoint->far_by_chunk && tx->pool->chunks_max >= FAR_CHUNKS) || ivc_pool_is_ready(tx->pool, len));
 }
 
 /* Long packets, as many as are good for one peer: it is to read some first. */

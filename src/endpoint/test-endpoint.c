@@ -389,7 +389,7 @@ static void test_chunks_for_others(void)
  * several; in order, whatever way. */
 static void exchange_after_waits(bool wide)
 {
-    enum { ROUNDS = 100, WAIT = 100 };
+    enum { ROUNDS = 100, WAIT = 100, LEN = 2000 };
     const char *path = check_file(0, SIZE);
     struct ivc_peer *peer, *back;
     unsigned packets = 0, before = 0;
@@ -411,7 +411,7 @@ static void exchange_after_waits(bool wide)
 
             peer->tx.far = wide ? 0 : IVC_TX_FAR_LOOKS;
             fill_payload(packets);
-            CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 1000 }, 1), 0);
+            CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, LEN }, 1), 0);
             CHECK_EQ(peer->tx.pool->got - got, before == 1 && i == 0);
         }
         before = now;
@@ -419,7 +419,7 @@ static void exchange_after_waits(bool wide)
             ivc_endpoint_progress(b.endpoint);
         CHECK_EQ(b.packets, packets + 1);
         fill_payload(packets - 1);
-        CHECK_EQ(memcmp(b.packet_bytes, payload, 1000), 0);
+        CHECK_EQ(memcmp(b.packet_bytes, payload, LEN), 0);
         for (unsigned i = 0; i < WAIT; i++)
             ivc_endpoint_progress(a.endpoint);
     }
@@ -521,7 +521,8 @@ static void test_chunk_or_ring(void)
 static void test_crowded(void)
 {
     static const struct { bool told, threads; uint32_t seen; bool long_ago, crowded; } rows[] = {
-        { false, false, 0, false, false }, { false, false, 1, false, true }, { false, false, 1, true, false },
+        { false, false, 0, false, false }, { false, false, IVC_CROWD_SEEN - 1, false, false },
+        { false, false, IVC_CROWD_SEEN, false, true }, { false, false, IVC_CROWD_SEEN, true, false },
         { true, false, 0, false, true }, { true, true, 0, false, true },
     };
 
@@ -538,8 +539,8 @@ static void test_crowded(void)
         peer = connect_to(&a, &b);
         CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
         if (!rows[i].threads) {
-            a.endpoint->crowd.yields = rows[i].seen;
-            a.endpoint->crowd.looked_at = rows[i].long_ago ? 0 : ivc_cycles();
+            a.endpoint->crowd.seen = rows[i].seen;
+            a.endpoint->crowd.seen_at = rows[i].long_ago ? 0 : ivc_cycles();
         }
         peer->tx.is_crowded = !rows[i].crowded;
         CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
