@@ -166,7 +166,10 @@ def _plugin() -> dict[str, str]:
             hint="without --plugin it goes through libfabric",
         )
     answer = _ompi_info(*openmpi_paths.ASK_FOLDER[1:])
-    return {"OMPI_MCA_mca_base_component_path": openmpi_paths.component_path(answer, ours)}
+    return {
+        "OMPI_MCA_mca_base_component_path": openmpi_paths.component_path(answer, ours),
+        **openmpi_paths.copying(),
+    }
 
 
 def _mtl() -> dict[str, str]:

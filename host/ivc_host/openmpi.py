@@ -1,7 +1,9 @@
-"""Open MPI's search path for plug-ins."""
+"""What Open MPI is told beside its own parameters: where plug-ins are, and how the C library is to copy."""
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from pathlib import Path
 
@@ -11,6 +13,10 @@ from .errors import MissingError
 #: The command whose answer `component_path` reads; it may run in a guest.
 ASK_FOLDER = ["ompi_info", "--path", "pkglibdir", "--parsable"]
 
+#: glibc's memcpy() copies by the string instruction from so many bytes on: never.
+_NO_STRINGS = "glibc.cpu.x86_rep_movsb_threshold=1073741824"
+_MENDED = (2, 40)
+
 
 def component_path(parsable: str, ours: Path | None = None) -> str:
     """Our folder (the build's, unless OURS is another), then Open MPI's own: it has none else."""
@@ -18,3 +24,27 @@ def component_path(parsable: str, ours: Path | None = None) -> str:
     if not found:
         raise MissingError("ompi_info names no plug-in folder", hint="is this Open MPI 4.1?")
     return f"{ours or paths.plugin()}:{found[1]}"
+
+
+def _is_zen3_or_4(cpuinfo: str) -> bool:
+    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo, re.M)
+    family = re.search(r"^cpu family\s*:\s*(\d+)", cpuinfo, re.M)
+    return bool(vendor and family) and (vendor[1], family[1]) == ("AuthenticAMD", "25")
+
+
+def copying(cpuinfo: Path = Path("/proc/cpuinfo"), libc: tuple[str, str] | None = None) -> dict[str, str]:
+    """What lets memcpy() copy well out of memory that another processor wrote; {}: nothing need be said.
+
+    Open MPI copies out of our memory by memcpy(). On AMD's processors of family 25 (Zen 3, Zen 4)
+    glibc before 2.40 copies by the string instruction, which is slow there: up to twenty times when
+    source and destination lie badly (glibc bug 30994), and lines that it has read take more than
+    twice as long when they are written again (docs/performance.md). What the user has told glibc is kept.
+    """
+    name, version = libc or platform.libc_ver()
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    before = os.environ.get("GLIBC_TUNABLES", "")
+    if name != "glibc" or numbers >= _MENDED or "x86_rep_movsb_threshold" in before:
+        return {}
+    if not cpuinfo.exists() or not _is_zen3_or_4(cpuinfo.read_text()):
+        return {}
+    return {"GLIBC_TUNABLES": ":".join(filter(None, [before, _NO_STRINGS]))}

@@ -1,7 +1,8 @@
 """Where an MPI program runs (this host, or the guests of a lab) and through which path.
 
 The two are independent: the same program, the same path, another place. A path is a set of Open
-MPI's own parameters and nothing else, so every figure can be had by hand.
+MPI's own parameters and nothing else, so every figure can be had by hand. (What `ivc env` tells the
+C library is told on every path.)
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Host:
 
     def env(self, path: MpiPath) -> dict[str, str]:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        own = {**path.env, **root}
+        own = {**openmpi.copying(), **path.env, **root}
         if path.needs_region:
             require_plugin()
             own["OMPI_MCA_mca_base_component_path"] = self._components
@@ -158,10 +159,11 @@ class Guests:
         return self._components
 
     def env(self, path: MpiPath) -> dict[str, str]:
-        if not path.needs_region:
-            return dict(path.env)
-        require_plugin()
-        return {**path.env, "OMPI_MCA_mca_base_component_path": self.components()}
+        own = {**openmpi.copying(), **path.env}
+        if path.needs_region:
+            require_plugin()
+            own["OMPI_MCA_mca_base_component_path"] = self.components()
+        return own
 
     def mpi(
         self, path: MpiPath, argv: Sequence[str], np: int = 2, timeout: float = 300.0
