@@ -22,7 +22,7 @@
 
 /* Bytes of a long packet: a stream of shorter ones, though the sum of the times says so as well, may be slower past the
  * cache than into it.  And of those for which it matters at all. */
-enum { IVC_FILL_LEAST = 28 << 10, IVC_FILL_LEAST_SHORT = 4 << 10 };
+enum { IVC_FILL_LEAST = 28 << 10, IVC_FILL_LEAST_SHORT = 2 << 10 };
 
 enum { IVC_FILL_TIMED = 16 };           /* packets, by either side */
 

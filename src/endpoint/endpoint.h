@@ -61,7 +61,7 @@ struct ivc_endpoint_options {
     uint32_t segment_size;      /* bytes of one slot of a ring; 0: IVC_SEGMENT_SIZE, default */
     /* Bytes from which on a packet to a processor far away goes by a chunk even if the ring takes it, if there is one:
      * for whoever copies it from there to where it belongs at once.  0: as near, only what is too long for a ring of
-     * the default size. */
+     * the default size.  Where chunks go round in more than the nearest caches hold it is 2,000 bytes, near and far. */
     uint32_t far_by_chunk;
     /* How many peers there may be (a job's size less one); 0: not known.  When the region could not
      * hold rings among so many, memory for small ones is set aside at once (for 64 at most), or
