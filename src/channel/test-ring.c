@@ -446,6 +446,41 @@ static void test_pool(void)
     close_pair(&pair);
 }
 
+/* All chunks go round though one would do, and what takes a quarter of one lies in each of its four places in turn. */
+static void test_pool_wide(void)
+{
+    enum { CHUNK = 32 << 10, CHUNKS = 21, TURNS = 9, QUARTER = CHUNK / 4, LONG = CHUNK / 2 + 1 };
+    static const size_t lens[] = { QUARTER, 1, LONG, CHUNK, QUARTER + 100 };
+    static const int places[] = { 4, 8, 1, 1, 3 };
+    struct pair pair;
+    uint32_t chunk, share;
+    uint64_t offset;
+
+    for (unsigned row = 0; row < sizeof lens / sizeof *lens; row++) {
+        uint32_t seen[CHUNKS] = { 0 };
+
+        open_pair(&pair, 4096, 64, CHUNK, CHUNKS * CHUNK);
+        pair.pool.is_wide = true;
+        for (unsigned i = 0; i < TURNS * CHUNKS; i++) {
+            uint32_t place;
+
+            CHECK_EQ(ivc_pool_get_leaving(&pair.pool, 0, lens[row], &chunk), 0);
+            place = pair.pool.chunks[chunk].place;
+            CHECK_EQ(place % 4096, 0);
+            CHECK(place + lens[row] <= CHUNK && ivc_pool_room(&pair.pool, chunk) == CHUNK - place);
+            memset(ivc_pool_memory(&pair.pool, chunk, &share, &offset), 1, lens[row]);
+            CHECK(offset + lens[row] <= pair.pool.shares[share - 1].size);
+            seen[chunk] |= 1u << place / 4096;
+            ivc_pool_put(&pair.pool, chunk);
+        }
+        CHECK_EQ(pair.pool.n_chunks, CHUNKS);
+        for (unsigned i = 0; i < CHUNKS; i++)
+            CHECK_THAT(places[row] == 1 ? seen[i] == 1 : __builtin_popcount(seen[i]) > 1
+                       && __builtin_popcount(seen[i]) <= places[row], "row %u, chunk %u: places %x", row, i, seen[i]);
+        close_pair(&pair);
+    }
+}
+
 static void wait_for_lines(struct ivc_pool *pool)
 {
     for (uint32_t i = 0; i < 200; i++)
@@ -642,6 +677,59 @@ static void test_fill(void)
     close_pair(&pair);
 }
 
+/* Far away all of a sudden, in the middle of a long rest: that is seen at once, not when the rest is over. */
+static void test_fill_moved(void)
+{
+    enum { N = 1000000, LAG = 20, SOON = 1000 };
+    static const struct costs near = { { 600, 1200 }, { 650, 1500 } }, far = { { 4000, 1200 }, { 1300, 1600 } };
+    struct pair pair;
+
+    open_pair(&pair, 64 << 10, 64, 32 << 10, 4 << 20);
+    (void)send_packets(&pair, N, LAG, &near);
+    while (pair.tx.fill.phase != IVC_FILL_REST || pair.tx.fill.left < 4 * SOON)
+        (void)send_packets(&pair, SOON, LAG, &near);
+    (void)send_packets(&pair, SOON, LAG, &far);
+    CHECK_THAT(send_packets(&pair, SOON, LAG, &far) > SOON / 2, "far");
+    close_pair(&pair);
+}
+
+/* How many of `n` short packets were filled past the cache. */
+static unsigned fill_short(struct ivc_tx *tx, unsigned n, uint64_t into, uint64_t past, unsigned *ret_timed)
+{
+    unsigned n_past = 0;
+
+    *ret_timed = 0;
+    for (unsigned i = 0; i < n; i++) {
+        bool goes_past = ivc_tx_copy_side(tx, IVC_FILL_LEAST_SHORT) == IVC_COPY_PAST;
+        bool timed = ivc_tx_times_filling(tx, IVC_FILL_LEAST_SHORT);
+
+        ivc_tx_note_filling(tx, timed ? goes_past ? past : into : 0, IVC_FILL_LEAST_SHORT);
+        n_past += goes_past;
+        *ret_timed += timed;
+    }
+    return n_past;
+}
+
+/* Past the cache only where that takes a third of the time; seldom timed. */
+static void test_fill_short(void)
+{
+    enum { N = 200000, FEW = N / 50 };
+    struct pair pair;
+    unsigned timed;
+
+    open_pair(&pair, 64 << 10, 64, 32 << 10, 4 << 20);
+    CHECK_THAT(fill_short(&pair.tx, N, 1000, 400, &timed) < FEW, "less than half is not enough");
+    CHECK_THAT(timed < N / 10, "%u timed", timed);
+    (void)fill_short(&pair.tx, N, 1000, 250, &timed);
+    CHECK_THAT(fill_short(&pair.tx, N, 1000, 250, &timed) > N - FEW, "a quarter is");
+    CHECK_THAT(timed < N / 10, "%u timed", timed);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_SHORT - 1), IVC_COPY_IN);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);      /* of which nothing is known */
+    pair.tx.is_crowded = true;
+    CHECK_EQ(fill_short(&pair.tx, N, 1000, 250, &timed), 0);
+    close_pair(&pair);
+}
+
 /* A receiver of an older build says nothing: nothing is tried. */
 static void test_fill_alone(void)
 {
@@ -736,9 +824,12 @@ static const struct check_case cases[] = {
     { "chunks of every length", test_chunks, 0 },
     { "chunks come back in time", test_chunks_come_back, 0 },
     { "the pool's limit", test_pool, 0 },
+    { "a wide pool", test_pool_wide, 0 },
     { "chunks that are fetched ahead", test_pool_ahead, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },
     { "chunks filled into the cache or past it", test_fill, 0 },
+    { "chunks filled for one who has moved far away", test_fill_moved, 0 },
+    { "short packets filled past the cache", test_fill_short, 0 },
     { "chunks filled for one who does not tell", test_fill_alone, 0 },
     { "chunks filled while others want the processor", test_fill_crowded, 0 },
     { "chunks filled for one who waits for them", test_awaited, 0 },
