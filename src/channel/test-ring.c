@@ -728,6 +728,13 @@ static void test_fill_short(void)
     pair.tx.is_crowded = true;
     CHECK_EQ(fill_short(&pair.tx, N, 1000, 250, &timed), 0);
     close_pair(&pair);
+
+    open_pair(&pair, 64 << 10, 64, 32 << 10, 4 << 20);
+    pair.tx.untimed = true;
+    CHECK_EQ(fill_short(&pair.tx, N, 1000, 250, &timed), 0);
+    CHECK_EQ(timed, 0);
+    CHECK_THAT(pair.tx.fill_short.left == 0 && pair.tx.fill_short.phase == IVC_FILL_REST, "nothing is compared");
+    close_pair(&pair);
 }
 
 /* A receiver of an older build says nothing: nothing is tried. */

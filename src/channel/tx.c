@@ -216,7 +216,7 @@ void ivc_tx_note_filling(struct ivc_tx *tx, uint64_t cycles, uint32_t len)
     const struct ivc_layout_link *link;
     uint32_t reading = 0;
 
-    if (!fill || tx->is_crowded)
+    if (!fill || tx->untimed || tx->is_crowded)
         return;     /* in a crowd the times are of others, too */
     /* Relaxed: a number, on which nothing rests.  Nonsense about how far it is, is found again by who needs room. */
     if (ivc_fill_asks(fill) && (link = ivc_region_peer_link(tx->region, tx->slot))) {
