@@ -14,9 +14,9 @@
  * What no timing of single copies finds: on some processors (an Intel Xeon) lines that the string instruction has
  * stored, and that were read while the next ones were stored, take twice as long when they come round again to be
  * stored, in any way.  A reader so quick that it waits for each packet then has to wait again, and so it stays.  So
- * who sees such a reader asks for plain moves.  And on others (an EPYC of family 25) lines that the string instruction has
- * read take more than twice as long when their writer stores into them again, in any way.  So to read with, it has to be
- * faster than plain moves by a third.
+ * who sees such a reader asks for plain moves.  And on others (an EPYC of family 25) lines that the string instruction
+ * has read take more than twice as long when their writer stores into them again, in any way.  So to read with, it has
+ * to be faster than plain moves by a third.
  */
 #include "base/copy.h"
 
@@ -57,7 +57,8 @@ static void copy_by_vectors(char *to, const char *from, size_t n)
 
 #if defined(__x86_64__)
 
-/* Half as many stores as of 16 bytes, which come one after the other where each line has to be taken from another cache. */
+/* Half as many stores as of 16 bytes, which come one after the other where each line has to be taken from another
+ * cache. */
 typedef uint64_t wide_vector __attribute__((vector_size(32), aligned(1), may_alias));
 
 __attribute__((target("avx"), optimize("no-tree-loop-distribute-patterns")))

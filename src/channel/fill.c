@@ -32,8 +32,8 @@ static void decide(struct ivc_fill *fill, uint64_t cost)
     begin(fill, IVC_FILL_REST, fill->pause);
 }
 
-/* In a rest.  What it took at most when it was timed is what it may take: else it would be looked at again and again where
- * it takes now more, now less. */
+/* In a rest.  What it took at most when it was timed is what it may take: else it would be looked at again and again
+ * where it takes now more, now less. */
 static void watch(struct ivc_fill *fill, uint64_t cycles, uint32_t len)
 {
     bool slow = cycles * 4096 / len > (uint64_t)SLOW_TIMES * fill->filling[fill->past];

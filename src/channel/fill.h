@@ -11,7 +11,8 @@
  * Shorter packets, of which a reading of the clock would be a notable part, are timed only while two ways are compared,
  * and by the sender alone: past the cache has to take a third of the time.
  *
- * Should filling take much longer than when it was decided, the processors have moved: then it is looked at again at once.
+ * Should filling take much longer than when it was decided, the processors have moved: then it is looked at again at
+ * once.
  *
  * Threads: as the ivc_tx, or the ivc_rx, that this belongs to.
  */

@@ -103,7 +103,7 @@ int ivc_pool_grow(struct ivc_pool *pool)
     return 0;
 }
 
-/* Where in a chunk that is got in this turn so many bytes are put: as far from a page's beginning as the chunk begins. */
+/* Where in a chunk that is got in this turn so many bytes are put: as far from a page's beginning as the chunk. */
 static uint32_t place_for(const struct ivc_pool *pool, size_t len)
 {
     enum { PAGE = 4096 };

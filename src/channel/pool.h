@@ -51,9 +51,9 @@ struct ivc_pool {
     uint32_t slot;              /* who may read it; IVC_SLOT_ANY: everybody */
     uint32_t chunk_size;
     uint32_t chunks_max;        /* the limit */
-    bool is_wide;               /* all chunks go round if the region is roomy, not IVC_POOL_ROUND of them, and what takes half
-                                   of one at most lies in another place of it in each turn: so memory comes round when
-                                   it has left both second-level caches */
+    bool is_wide;               /* all chunks go round if the region is roomy, not IVC_POOL_ROUND of them, and what takes
+                                   half of one at most lies in another place of it in each turn: so memory comes round
+                                   when it has left both second-level caches */
     uint32_t long_max;          /* of them, under way to one peer, of packets of IVC_FILL_LEAST bytes and more */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */

@@ -34,9 +34,9 @@ static uint64_t pool_limit(long level2, uint64_t region_size)
     return IVC_MIN(limit, region_size / 8);
 }
 
-/* Where that cache is small, all of the pool goes round.  Except for ranks that share processors: theirs would be more than
- * the third level holds, and who reads a chunk often comes after the one who filled it on the same processor.  And except
- * where each peer has a pool of its own, of pages that the hypervisor counts.
+/* Where that cache is small, all of the pool goes round.  Except for ranks that share processors: theirs would be more
+ * than the third level holds, and who reads a chunk often comes after the one who filled it on the same processor.  And
+ * except where each peer has a pool of its own, of pages that the hypervisor counts.
  * Where it is large, a fifth of it holds the long packets that are under way to one peer: then what a sender copies
  * stays in it, too, and a sender who waits asks for the next chunk's lines meanwhile. */
 static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_residence *residence, uint32_t slot,

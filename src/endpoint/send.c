@@ -26,7 +26,8 @@ static void fetch_chunks(struct ivc_endpoint *endpoint, struct ivc_pool *pool, u
 }
 
 /* For `len` bytes. */
-static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk)
+static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t left, size_t len,
+                    uint32_t *ret_chunk)
 {
     fetch_chunks(endpoint, pool, left + 1);
     return ivc_pool_get_leaving(pool, left, len, ret_chunk);

@@ -468,8 +468,8 @@ static void test_long_under_way(void)
     node_close(&b);
 }
 
-/* By a chunk, though the ring takes it, goes what is long, and what is shorter if that is asked for, and the peer is far
- * away or the pool larger than the nearest caches; without a free chunk through the ring, in order. */
+/* By a chunk, though the ring takes it, goes what is long, and what is shorter if that is asked for and the peer is far
+ * away, or the pool wide; without a free chunk through the ring, in order. */
 static void test_chunk_or_ring(void)
 {
     static const struct { size_t len; uint32_t asked, far; bool wide, chunk; } rows[] = {
