@@ -17,7 +17,7 @@ enum {
 
 static void look(struct ivc_crowd *crowd)
 {
-    uint64_t start = ivc_cycles();
+    uint64_t start = ivc_cycles(), before = crowd->looked_at;
     struct rusage usage;
     int r = getrusage(RUSAGE_THREAD, &usage);
 
@@ -29,8 +29,7 @@ static void look(struct ivc_crowd *crowd)
     }
     crowd->switches = usage.ru_nivcsw;
     crowd->yields = YIELDS_PER_LOOK;
-    crowd->seen = crowd->looked_at - crowd->seen_at < IVC_CROWD_RECENT ? crowd->seen + 1 : 1;
-    crowd->seen_at = crowd->looked_at;
+    crowd->seen = crowd->looked_at - before < IVC_CROWD_RECENT ? crowd->seen + 1 : 1;
 }
 
 /* Nothing is known of anybody; or somebody was given way to as often as was planned, but for once. */

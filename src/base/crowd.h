@@ -35,7 +35,6 @@ struct ivc_crowd {
     uint32_t rows;              /* of so many turns in vain, at which the kernel was asked or could have been */
     long switches;              /* as the kernel counted them last */
     uint32_t seen;              /* looks in a row, each soon after the one before, that found that others had it */
-    uint64_t seen_at;           /* ivc_cycles() of the last of them */
     uint64_t looked_at, look_cost;  /* ivc_cycles(): when it was asked, and what that took */
     uint64_t given_at, ours_for;    /* ivc_cycles(): for so long after the last time we do not give way */
     uint64_t given;             /* of them, to others */
@@ -51,7 +50,7 @@ enum {
  * would keep for long to what was seen then. */
 static inline bool ivc_crowd_is_here(const struct ivc_crowd *crowd)
 {
-    return crowd->seen >= IVC_CROWD_SEEN && ivc_cycles() - crowd->seen_at < IVC_CROWD_RECENT;
+    return crowd->seen >= IVC_CROWD_SEEN && ivc_cycles() - crowd->looked_at < IVC_CROWD_RECENT;
 }
 
 /* After so many turns in vain: whether this is one of those that give way, if anybody wants the processor.  So is each

@@ -417,7 +417,7 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     } else if (r == 0 && network) {
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
     } else {
-        if (r == 0 && buffer->since != 0)
+        if (r == 0)
             ivc_tx_note_filling(&peer->tx, filling_time(peer, buffer, len), (uint32_t)len);
         if (r == 0)
             r = send_chunk(endpoint, peer, tag, buffer->chunk, len);

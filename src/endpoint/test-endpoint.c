@@ -541,7 +541,7 @@ static void test_crowded(void)
         CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
         if (!rows[i].threads) {
             a.endpoint->crowd.seen = rows[i].seen;
-            a.endpoint->crowd.seen_at = rows[i].long_ago ? 0 : ivc_cycles();
+            a.endpoint->crowd.looked_at = rows[i].long_ago ? 0 : ivc_cycles();
         }
         peer->tx.is_crowded = !rows[i].crowded;
         CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &iov, 1), 0);
