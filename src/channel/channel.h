@@ -210,6 +210,17 @@ static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
     return tx->slots + ((size_t)tx->at << tx->shift);
 }
 
+/* Most bytes of slots whose lines are left with the receiver: few enough to be waited for one after the other. */
+enum { IVC_TX_LEFT_MAX = 1280 };
+
+/* Whether the lines of a packet of `n` slots are left with the receiver until they are stored into: where chunks go
+ * round in more than a second-level cache, and while it keeps pace, so that it is always the same few lines.  There a
+ * line that was asked for takes longer than one that is just stored into (docs/performance.md). */
+static inline bool ivc_tx_leaves_lines(const struct ivc_tx *tx, uint32_t n)
+{
+    return n > 1 && n << tx->shift <= IVC_TX_LEFT_MAX && tx->keeps_pace && tx->pool->is_wide;
+}
+
 /* Makes the packet at tail, of `n` slots before the ring's end, valid.  False: the receiver is to be told by its
  * bell. */
 static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
@@ -233,10 +244,12 @@ static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, ui
     ivc_store_release((ivc_atomic_u64 *)slot, word);
     tx->at = next;
     tx->tail += n;
-    slot = tx->slots + ((size_t)ivc_wrap(next + tx->ahead, tx->n_slots) << tx->shift);
-    ivc_fetch_to_write(slot);
-    if (len > IVC_SLOT_FIRST_LINE)
-        ivc_fetch_to_write(slot + tx->second_line);     /* more such packets are to be expected */
+    if (!ivc_tx_leaves_lines(tx, n)) {
+        slot = tx->slots + ((size_t)ivc_wrap(next + tx->ahead, tx->n_slots) << tx->shift);
+        ivc_fetch_to_write(slot);
+        if (len > IVC_SLOT_FIRST_LINE)
+            ivc_fetch_to_write(slot + tx->second_line);     /* more such packets are to be expected */
+    }
     /* Relaxed: see region/inbox.c. */
     return ivc_load_relaxed(tx->bell.watched) & tx->bell.bit;
 }

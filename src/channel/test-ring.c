@@ -246,11 +246,13 @@ static void test_longest(void)
         }
 }
 
-/* One who reads each packet at once meets the ring's beginning again after a few of them, or, far away, after more. */
+/* One who reads each packet at once meets the ring's beginning again after a few of them, or, far away, after more,
+ * but where the pool is wide. */
 static void test_begins_anew(void)
 {
-    static const struct { uint32_t far, least, most; } rows[] = {
-        { 0, 4 << 10, 8 << 10 }, { 8, 128 << 10, 132 << 10 },
+    static const struct { uint32_t far; bool wide; uint32_t least, most; } rows[] = {
+        { 0, false, 4 << 10, 8 << 10 }, { 8, false, 128 << 10, 132 << 10 },
+        { 0, true, 4 << 10, 8 << 10 }, { 8, true, 4 << 10, 8 << 10 },
     };
     enum { LEN = 1000, PACKETS = 2000 };
     struct pair pair;
@@ -261,6 +263,7 @@ static void test_begins_anew(void)
         open_pair(&pair, 256 << 10, 128, 4096, 65536);
         pair.tx.untimed = true;
         pair.tx.far = rows[i].far;
+        pair.tx.pool->is_wide = rows[i].wide;
         for (uint64_t n = 0; n < PACKETS; n++) {
             CHECK_EQ(send_one(&pair, n, LEN), 0);
             take_one(&pair, n, LEN);

@@ -52,11 +52,11 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
 }
 
 /* Slots after which one whose packets are all read begins anew.  Near each other, both have these few lines in their
- * nearest caches then.  Far from each other that makes it slower: a line that was just written is handed on quicker
- * from a second-level cache than from a first-level one. */
+ * nearest caches then.  Far from each other that makes it slower where second-level caches are large (an Intel Xeon): a
+ * line that was just written is handed on quicker from there than from a first-level one. */
 static uint32_t lap(const struct ivc_tx *tx)
 {
-    uint32_t bytes = ivc_tx_is_far(tx) ? LONG_LAP : SHORT_LAP;
+    uint32_t bytes = ivc_tx_is_far(tx) && !tx->pool->is_wide ? LONG_LAP : SHORT_LAP;
 
     return IVC_MIN(bytes >> tx->shift, tx->n_slots);
 }
@@ -328,7 +328,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     slot = ivc_tx_tail_slot(tx);
     /* The lines all at once: the stores, which are in order, wait for them one after the other.  Not the first, which
      * the receiver looks at all the time and would take away again. */
-    if (tx->keeps_pace)
+    if (tx->keeps_pace && !ivc_tx_leaves_lines(tx, n))
         fetch_lines(tx, slot + IVC_LINE, IVC_MIN(bytes, (uint32_t)FETCH_NOW_MAX) - IVC_LINE);
     gather_split(slot, iov, n_iov);
     for (uint32_t i = 1; i < n; i++)
