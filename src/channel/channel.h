@@ -37,10 +37,17 @@ struct ivc_tx {
     char *slots;
     uint64_t tail;              /* slots written */
     uint64_t head;              /* slots known to be read */
+    uint64_t limit;             /* slots that may be written, as far as we know; 0: look, and see whether to scatter */
     uint32_t at;                /* tail % n_slots */
     uint32_t stamp;             /* of the lap tail / n_slots */
     uint32_t n_slots;
     uint32_t shift;             /* log2(slot size) */
+    enum ivc_ring_order order, order_before;    /* of this lap and of the one before */
+    uint64_t order_since;       /* slots before the lap in which it began */
+    uint32_t order_room;        /* of that lap, that may be written before the SKIP in front of it was read */
+    uint32_t run;               /* short packets in a row: INLINE, of one slot */
+    bool in_stream;             /* the last packet was short, and nothing has come from the receiver since */
+    bool scatters, is_tight;    /* as in ivc_tx_options */
     uint32_t second_line;       /* ivc_slot_second_line() */
     uint32_t ahead;             /* slots from the one to be filled next to the one that is fetched from the
                                    receiver's cache, who had read it a lap ago */
@@ -54,7 +61,7 @@ struct ivc_tx {
                                    our cache */
     uint32_t far;               /* looks by which it was far away, less those by which it was not */
     struct ivc_doorbell bell;
-    bool *is_inner;             /* by slot: it is not a packet's first, and its first word may look like anything */
+    bool *is_inner;             /* by place: it is not a packet's first, and its first word may look like anything */
 
     struct ivc_region *region;
     struct ivc_pool *pool;
@@ -78,7 +85,11 @@ struct ivc_rx {
     const char *slots;
     uint64_t head;              /* slots read */
     uint64_t published;         /* what the sender knows of that */
-    uint32_t at, stamp, n_slots, shift, second_line;    /* as in ivc_tx */
+    uint32_t at, stamp, n_slots, shift;     /* as in ivc_tx */
+    enum ivc_ring_order order;
+    uint32_t second_line;
+    uint32_t ahead;             /* slots from a short packet to the one that is fetched, so that it is here when its
+                                   turn comes: where they are scattered no processor does that by itself */
     uint32_t step;              /* slots of the packet that was peeked at */
     uint32_t short_max;         /* most bytes in a slot's first two lines */
     uint32_t publish_every;
@@ -106,6 +117,8 @@ struct ivc_tx_options {
     uint32_t slot, generation;  /* the receiver's */
     uint32_t ring_size, slot_size;
     uint32_t after;             /* packets that the receiver gets by network before the ring's first */
+    bool scatters;              /* laps of short packets are scattered: where second-level caches are small */
+    bool is_tight;              /* who sends does little else between two packets of a stream */
     bool untimed;               /* the clock is not to be read: ivc_cycles_are_dear() */
 };
 
@@ -202,23 +215,48 @@ static inline bool ivc_tx_idle(const struct ivc_tx *tx)
 /* A slot is free, as far as we know, and holds so many bytes. */
 static inline bool ivc_tx_has_room(const struct ivc_tx *tx, size_t len)
 {
-    return len <= tx->inline_max && tx->tail - tx->head < tx->n_slots;
+    return len <= tx->inline_max && tx->tail < tx->limit;
+}
+
+static inline char *ivc_tx_slot(const struct ivc_tx *tx, uint32_t i)
+{
+    return tx->slots + ((size_t)ivc_slot_place(i, tx->n_slots, tx->order) << tx->shift);
 }
 
 static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
 {
-    return tx->slots + ((size_t)tx->at << tx->shift);
+    return ivc_tx_slot(tx, tx->at);
 }
 
 /* Most bytes of slots whose lines are left with the receiver: few enough to be waited for one after the other. */
 enum { IVC_TX_LEFT_MAX = 1280 };
 
-/* Whether the lines of a packet of `n` slots are left with the receiver until they are stored into: where chunks go
- * round in more than a second-level cache, and while it keeps pace, so that it is always the same few lines.  There a
- * line that was asked for takes longer than one that is just stored into (docs/performance.md). */
+/* Whether the lines of an INLINE packet of `n` slots are left with the receiver until they are stored into, where
+ * second-level caches are small: of several slots, while it keeps pace, so that it is always the same few lines; of
+ * one, unless it is of a stream and much else is stored beside it.  There a line that was asked for takes longer than
+ * one that is just stored into (docs/performance.md). */
 static inline bool ivc_tx_leaves_lines(const struct ivc_tx *tx, uint32_t n)
 {
-    return n > 1 && n << tx->shift <= IVC_TX_LEFT_MAX && tx->keeps_pace && tx->pool->is_wide;
+    return tx->scatters && (n == 1 ? !tx->in_stream || tx->is_tight
+                                   : n << tx->shift <= IVC_TX_LEFT_MAX && tx->keeps_pace);
+}
+
+/* Something has come from the receiver: it may have waited for it, as we may have. */
+static inline void ivc_tx_was_answered(struct ivc_tx *tx)
+{
+    enum { SHORT_LEAST = 16 };  /* packets in a row: more like them are to be expected */
+
+    tx->in_stream = false;
+    if (__builtin_expect(tx->run >= SHORT_LEAST && tx->scatters && tx->order == IVC_RING_IN_LINE, 0))
+        tx->limit = 0;
+}
+
+/* Whether a packet of so many bytes, eager_max at most, can go through the ring: of several slots only when they are in
+ * line, or nothing is unread, so that they can be.  Else it may go by a chunk. */
+bool ivc_tx_lines_up(struct ivc_tx *tx);
+static inline bool ivc_tx_takes(struct ivc_tx *tx, size_t len)
+{
+    return len <= tx->inline_max || tx->order == IVC_RING_IN_LINE || ivc_tx_lines_up(tx);
 }
 
 /* Makes the packet at tail, of `n` slots before the ring's end, valid.  False: the receiver is to be told by its
@@ -226,30 +264,34 @@ static inline bool ivc_tx_leaves_lines(const struct ivc_tx *tx, uint32_t n)
 static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, uint8_t tag,
                                  enum ivc_slot_kind kind, uint32_t n)
 {
-    uint32_t next = tx->at + n;
+    uint32_t next = tx->at + n, place;
     uint64_t word = ivc_slot_word(tx->stamp, len, tag, kind);
 
     if (next == tx->n_slots) {
         next = 0;
         tx->stamp = ivc_stamp_after(tx->stamp);
+        tx->order_before = tx->order;
     }
-    if (__builtin_expect(tx->is_inner[next], 0)) {
+    place = ivc_slot_place(next, tx->n_slots, tx->order);
+    if (__builtin_expect(tx->is_inner[place], 0)) {
         /* Free, too: what the receiver has not read begins with a packet.  Relaxed: published with the
          * packet in front of it. */
-        ivc_store_relaxed((ivc_atomic_u64 *)(tx->slots + ((size_t)next << tx->shift)), 0);
-        tx->is_inner[next] = false;
+        ivc_store_relaxed((ivc_atomic_u64 *)(tx->slots + ((size_t)place << tx->shift)), 0);
+        tx->is_inner[place] = false;
     }
     /* Release: pairs with the acquire in ivc_rx_peek(); the packet's other bytes, and the chunk's, are
      * visible before the stamp. */
     ivc_store_release((ivc_atomic_u64 *)slot, word);
     tx->at = next;
     tx->tail += n;
-    if (!ivc_tx_leaves_lines(tx, n)) {
-        slot = tx->slots + ((size_t)ivc_wrap(next + tx->ahead, tx->n_slots) << tx->shift);
+    if (kind != IVC_SLOT_INLINE || !ivc_tx_leaves_lines(tx, n)) {
+        slot = ivc_tx_slot(tx, ivc_wrap(next + tx->ahead, tx->n_slots));
         ivc_fetch_to_write(slot);
         if (len > IVC_SLOT_FIRST_LINE)
             ivc_fetch_to_write(slot + tx->second_line);     /* more such packets are to be expected */
     }
+    tx->in_stream = kind == IVC_SLOT_INLINE && n == 1;
+    tx->run = tx->in_stream ? tx->run + 1 : 0;
     /* Relaxed: see region/inbox.c. */
     return ivc_load_relaxed(tx->bell.watched) & tx->bell.bit;
 }
@@ -313,9 +355,19 @@ static inline void ivc_rx_publish(struct ivc_rx *rx)
 /* The body of a packet, of IVC_FILL_LEAST bytes at least, was read in so many cycles. */
 void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len);
 
+static inline const char *ivc_rx_slot(const struct ivc_rx *rx, uint32_t i)
+{
+    return rx->slots + ((size_t)ivc_slot_place(i, rx->n_slots, rx->order) << rx->shift);
+}
+
 static inline const char *ivc_rx_head_slot(const struct ivc_rx *rx)
 {
-    return rx->slots + ((size_t)rx->at << rx->shift);
+    return ivc_rx_slot(rx, rx->at);
+}
+
+static inline const char *ivc_rx_slot_ahead(const struct ivc_rx *rx)
+{
+    return ivc_rx_slot(rx, ivc_wrap(rx->at + rx->ahead, rx->n_slots));
 }
 
 /* Whether there is a next packet. */
@@ -353,10 +405,13 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
     }
     if (word >> 56 != IVC_SLOT_INLINE || len > rx->short_max)
         return ivc_rx_peek_other(rx, word, slot, head, ret_packet);
+    __builtin_prefetch(ivc_rx_slot_ahead(rx));
     /* Whole lines: a fixed length is a few moves. */
     memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
-    if (len > IVC_SLOT_FIRST_LINE)
+    if (len > IVC_SLOT_FIRST_LINE) {
+        __builtin_prefetch(ivc_rx_slot_ahead(rx) + rx->second_line);
         memcpy(head + IVC_SLOT_FIRST_LINE, slot + IVC_LINE, IVC_LINE);
+    }
     rx->step = 1;
     *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
     return 1;
@@ -379,6 +434,7 @@ static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32
     memcpy(&is, slot + IVC_SLOT_INLINE_AT, sizeof is);
     if (is != word)
         return -1;
+    __builtin_prefetch(ivc_rx_slot_ahead(rx));
     ivc_copy_few(to, slot + IVC_SLOT_INLINE_AT + sizeof word, len - sizeof word);
     return (ptrdiff_t)(len - sizeof word);
 }

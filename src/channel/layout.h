@@ -20,7 +20,11 @@
  *   INLINE  8: the bytes, `length` of them, in as many slots as that takes
  *   REF     8: share (u32) | body length (u32) | 16: offset in the share (u64) | 24: `length` bytes
  *   SHARE   8: share (u32) | 0 (u32) | 16: handle (u64) | 24: size (u64)
- *   SKIP    nothing: the `length` slots to the ring's end
+ *   SKIP    nothing: the `length` slots to the ring's end; its tag is the order of the lap that begins then
+ *
+ * Order: each slot behind the one before it, or scattered: ivc_slot_place().  The first lap is in line, and each that
+ * no SKIP began is as the one before it.  In one that is scattered each packet takes one slot.  A SKIP that changes the
+ * order is stored when all in front of it was read; it may stand at a lap's beginning.
  *
  * Invariant: the first word behind the last packet is valid in no lap to come.  In a slot where a packet
  * of several had bytes of its user, the sender clears it before it publishes the packet in front of it.
@@ -36,7 +40,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IVC_RING_MAGIC 0x52435649u      /* "IVCR" */
+#define IVC_RING_MAGIC 0x32525649u      /* "IVR2" */
 
 struct ivc_ring_header {
     uint32_t magic;
@@ -53,6 +57,11 @@ enum ivc_slot_kind {
     IVC_SLOT_REF,
     IVC_SLOT_SHARE,         /* no packet: a share that later packets refer to */
     IVC_SLOT_SKIP,          /* no packet: goes on at the beginning */
+};
+
+enum ivc_ring_order {
+    IVC_RING_IN_LINE,
+    IVC_RING_SCATTERED,
 };
 
 enum {
@@ -100,6 +109,23 @@ static inline uint32_t ivc_stamp_after(uint32_t stamp)
 static inline uint32_t ivc_slots_for(uint32_t len, uint32_t shift)
 {
     return (len + IVC_SLOT_INLINE_AT + (1u << shift) - 1) >> shift;
+}
+
+/* Whether a ring of so many slots can be scattered. */
+static inline bool ivc_ring_scatters(uint32_t n_slots)
+{
+    return (n_slots & (n_slots + 1)) == 0;
+}
+
+/*
+ * Where slot `i` of a lap lies, counted in slots.  Scattered: at the triangular number of i + 1, modulo n_slots + 1,
+ * less 1: as that is a power of two, this is each place once (Knuth, TAOCP 3, 6.4, exercise 20).  No two distances in a
+ * row are alike then, so that no processor can tell what comes next.  Lines that the receiver's fetches in advance,
+ * before they are filled, the sender has to fetch back (docs/performance.md).
+ */
+static inline uint32_t ivc_slot_place(uint32_t i, uint32_t n_slots, enum ivc_ring_order order)
+{
+    return order == IVC_RING_SCATTERED ? ((i + 1) * (i + 2) / 2 & n_slots) - 1 : i;
 }
 
 static inline uint64_t ivc_slot_word(uint32_t stamp, uint32_t len, uint8_t tag,

@@ -7,6 +7,10 @@
 
 #include <errno.h>
 
+enum {
+    AHEAD = 4,          /* slots; with 3 to 8 a stream takes as long, with fewer longer */
+};
+
 static int bad_ring(uint32_t slot, const char *what)
 {
     return ivc_error_set(-EBADMSG, "member %u sends nonsense (%s); its process is damaged or of "
@@ -113,7 +117,7 @@ static void give_back(struct ivc_rx *rx, uint32_t len)
  * nothing is lost: the receiver will be looking at that line all the time anyway. */
 static void fetch_next(const struct ivc_rx *rx)
 {
-    __builtin_prefetch(rx->slots + ((size_t)ivc_wrap(rx->at + rx->step, rx->n_slots) << rx->shift));
+    __builtin_prefetch(ivc_rx_slot(rx, ivc_wrap(rx->at + rx->step, rx->n_slots)));
 }
 
 static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
@@ -139,6 +143,8 @@ static int read_inline(struct ivc_rx *rx, const char *slot, uint32_t len, struct
     rx->step = ivc_slots_for(len, rx->shift);
     if (rx->step > rx->n_slots - rx->at)
         return bad_ring(rx->slot, "a packet beyond the ring's end");
+    if (rx->step > 1 && rx->order == IVC_RING_SCATTERED)
+        return bad_ring(rx->slot, "a packet of several slots that are scattered");
     packet->head_len = IVC_MIN(len, (uint32_t)IVC_SLOT_FIRST_LINE);
     if (len > IVC_SLOT_FIRST_LINE) {
         packet->body = slot + IVC_LINE;
@@ -153,14 +159,23 @@ static int read_inline(struct ivc_rx *rx, const char *slot, uint32_t len, struct
     return 1;
 }
 
-/* At the beginning there is nothing to be skipped, so this does not come twice in a row. */
-static int skip(struct ivc_rx *rx, uint32_t n, char *head, struct ivc_packet *ret_packet)
+/* At the beginning there is nothing to be skipped but for another order, and then nothing is behind it until this was
+ * read.  So it does not come twice in a row. */
+static int skip(struct ivc_rx *rx, uint32_t n, uint32_t order, char *head, struct ivc_packet *ret_packet)
 {
-    if (rx->at == 0 || n != rx->n_slots - rx->at)
+    bool reorders = order != (uint32_t)rx->order, begins = rx->at == 0;
+
+    if ((begins && !reorders) || n != rx->n_slots - rx->at)
         return bad_ring(rx->slot, "a gap that does not end with the ring");
+    if (order > IVC_RING_SCATTERED || (order == IVC_RING_SCATTERED && !ivc_ring_scatters(rx->n_slots)))
+        return bad_ring(rx->slot, "slots in no order");
     rx->step = n;
     ivc_rx_advance(rx);
-    return ivc_rx_peek(rx, head, ret_packet);
+    if (reorders) {
+        rx->order = (enum ivc_ring_order)order;
+        rx->ahead = order == IVC_RING_SCATTERED ? IVC_MIN((uint32_t)AHEAD, rx->n_slots / 2) : 0;
+    }
+    return begins ? 0 : ivc_rx_peek(rx, head, ret_packet);
 }
 
 int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *head,
@@ -175,7 +190,7 @@ int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *
     *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
     rx->step = 1;
     if (kind == IVC_SLOT_SKIP)
-        return skip(rx, len, head, ret_packet);
+        return skip(rx, len, ret_packet->tag, head, ret_packet);
     if (kind == IVC_SLOT_INLINE) {
         memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
         return read_inline(rx, slot, len, ret_packet);

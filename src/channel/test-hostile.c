@@ -150,6 +150,42 @@ static void test_slots(void)
     CHECK(good > 100 && bad > 10000 && taken > 100);
 }
 
+/* To the ring's end, in some order from there on; and then a packet of several slots. */
+static void test_skips(void)
+{
+    static const struct { uint32_t ring, at, order; int answer; bool scattered; } rows[] = {
+        { 65536, 0, IVC_RING_IN_LINE, -EBADMSG, false }, { 65536, 5, IVC_RING_IN_LINE, 0, false },
+        { 65536, 0, IVC_RING_SCATTERED, 0, true }, { 65536, 5, IVC_RING_SCATTERED, 0, true },
+        { 65536, 5, 2, -EBADMSG, false }, { 65536, 5, 255, -EBADMSG, false },
+        { 60000, 0, IVC_RING_SCATTERED, -EBADMSG, false }, { 60000, 5, IVC_RING_SCATTERED, -EBADMSG, false },
+        { 60000, 5, IVC_RING_IN_LINE, 0, false },
+    };
+
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pair pair;
+        struct ivc_rx rx;
+        char head_bytes[IVC_RX_HEAD_MAX];
+        struct ivc_packet packet;
+        uint32_t gap;
+
+        open_pair(&pair, rows[i].ring, 64);
+        CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, &rx), 0);
+        rx.at = rows[i].at;
+        gap = rx.n_slots - rx.at;
+        ivc_store_release((ivc_atomic_u64 *)(pair.tx.slots + (size_t)rx.at * 64),
+                          ivc_slot_word(1, gap, (uint8_t)rows[i].order, IVC_SLOT_SKIP));
+        CHECK_THAT(ivc_rx_peek(&rx, head_bytes, &packet) == rows[i].answer, "row %u", i);
+        CHECK_THAT(rx.order == (rows[i].scattered ? IVC_RING_SCATTERED : IVC_RING_IN_LINE), "row %u", i);
+        if (rows[i].answer == 0) {
+            CHECK_EQ(rx.at, 0);
+            ivc_store_release((ivc_atomic_u64 *)pair.tx.slots, ivc_slot_word(2, 500, 1, IVC_SLOT_INLINE));
+            CHECK_THAT(ivc_rx_peek(&rx, head_bytes, &packet) == (rows[i].scattered ? -EBADMSG : 1), "row %u", i);
+        }
+        ivc_rx_close(&rx);
+        close_pair(&pair);
+    }
+}
+
 /* A ring full of shares, one after the other. */
 static void test_shares(void)
 {
@@ -559,6 +595,7 @@ static void test_endless_farewell(void)
 static const struct check_case cases[] = {
     { "slots of every shape", test_slots, 0 },
     { "a ring full of shares", test_shares, 0 },
+    { "skips", test_skips, 0 },
     { "ring headers", test_ring_headers, 0 },
     { "places of rings and link tables", test_links, 0 },
     { "what the receiver says it has read", test_heads, 0 },

@@ -247,10 +247,10 @@ static void test_longest(void)
 }
 
 /* One who reads each packet at once meets the ring's beginning again after a few of them, or, far away, after more,
- * but where the pool is wide. */
+ * but where second-level caches are small. */
 static void test_begins_anew(void)
 {
-    static const struct { uint32_t far; bool wide; uint32_t least, most; } rows[] = {
+    static const struct { uint32_t far; bool scatters; uint32_t least, most; } rows[] = {
         { 0, false, 4 << 10, 8 << 10 }, { 8, false, 128 << 10, 132 << 10 },
         { 0, true, 4 << 10, 8 << 10 }, { 8, true, 4 << 10, 8 << 10 },
     };
@@ -263,7 +263,7 @@ static void test_begins_anew(void)
         open_pair(&pair, 256 << 10, 128, 4096, 65536);
         pair.tx.untimed = true;
         pair.tx.far = rows[i].far;
-        pair.tx.pool->is_wide = rows[i].wide;
+        pair.tx.scatters = rows[i].scatters;
         for (uint64_t n = 0; n < PACKETS; n++) {
             CHECK_EQ(send_one(&pair, n, LEN), 0);
             take_one(&pair, n, LEN);
@@ -280,12 +280,93 @@ static void test_begins_anew(void)
     }
 }
 
+static int count_packet(void *arg, uint64_t at, uint8_t tag, const struct iovec *iov, unsigned n_iov)
+{
+    unsigned *n = arg;
+
+    (void)at, (void)tag, (void)iov, (void)n_iov;
+    ++*n;
+    return 0;
+}
+
+/* Short packets for a while, then longer ones, then short ones: slots are scattered and in line again, at any place of
+ * a lap and however much is unread, and nothing is lost, nor taken for something else. */
+static void test_orders(void)
+{
+    static const struct { uint32_t ring, slot; bool scatters; } rows[] = {
+        { 16 << 10, 128, true }, { 4096, 64, true }, { 256 << 10, 128, true }, { 2048, 256, true },
+        { 24 << 10, 128, false },
+    };
+
+    for (unsigned s = 0; s < sizeof rows / sizeof *rows; s++) {
+        struct pair pair;
+        enum ivc_ring_order order = IVC_RING_IN_LINE;
+        uint64_t sent = 0, taken = 0, state = s + 1, changes = 0, published = 0;
+        size_t lens[1 << 12];
+
+        open_pair(&pair, rows[s].ring, rows[s].slot, 4096, 65536);
+        pair.tx.scatters = rows[s].scatters;
+        while (sent < 60000) {
+            if (check_random(&state) % 2)
+                ivc_tx_was_answered(&pair.tx);
+            size_t max = check_random(&state) % 4 ? pair.tx.inline_max : IVC_MIN(pair.tx.eager_max, 3000);
+            unsigned unread = 0;
+
+            for (uint64_t n = check_random(&state) % 60; n > 0; n--) {
+                size_t len = check_random(&state) % (max + 1);
+                int r = send_one(&pair, sent, len);
+
+                if (r != 0) {
+                    CHECK_EQ(r, IVC_E_FULL);
+                    break;
+                }
+                lens[sent++ % (1 << 12)] = len;
+                changes += pair.tx.order != order;
+                order = pair.tx.order;
+            }
+            CHECK_EQ(ivc_tx_unread(&pair.tx, count_packet, &unread), 0);
+            CHECK_EQ(unread, sent - published);
+            for (uint64_t n = check_random(&state) % (2 * (sent - taken) + 1); n > 0 && taken < sent; n--, taken++)
+                take_one(&pair, taken, lens[taken % (1 << 12)]);
+            if (taken == sent)
+                nothing_there(&pair);
+            ivc_rx_publish(&pair.rx);
+            published = taken;
+        }
+        for (; taken < sent; taken++)
+            take_one(&pair, taken, lens[taken % (1 << 12)]);
+        nothing_there(&pair);
+        CHECK_THAT(rows[s].scatters ? changes > 100 : changes == 0, "row %u: %u changes", s, (unsigned)changes);
+        close_pair(&pair);
+    }
+}
+
+/* Each place once. */
+static void test_places(void)
+{
+    static bool seen[IVC_SLOTS_MAX];
+
+    for (uint32_t n = 3; n <= IVC_SLOTS_MAX; n = 2 * n + 1) {
+        CHECK(ivc_ring_scatters(n) && !ivc_ring_scatters(n - 1) && !ivc_ring_scatters(n + 1));
+        memset(seen, 0, sizeof seen);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t place = ivc_slot_place(i, n, IVC_RING_SCATTERED);
+
+            CHECK_THAT(place < n && !seen[place], "%u of %u: %u", i, n, place);
+            CHECK_EQ(ivc_slot_place(i, n, IVC_RING_IN_LINE), i);
+            seen[place] = true;
+        }
+        CHECK_EQ(ivc_slot_place(0, n, IVC_RING_SCATTERED), 0);
+    }
+}
+
 /* Puts both ends at lap `lap`, as if as many packets had passed. */
 static void wind_to(struct pair *pair, uint64_t lap)
 {
     uint64_t position = lap * pair->tx.n_slots;
 
     pair->tx.tail = pair->tx.head = position;
+    pair->tx.limit = position + pair->tx.n_slots;
     pair->tx.stamp = pair->rx.stamp = ivc_stamp_of(lap);
     pair->rx.head = pair->rx.published = position;
     ivc_store_release(pair->rx.own_head, position);
@@ -328,8 +409,10 @@ static void test_payload_like_words(void)
         uint64_t seed = 7;
 
         open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
+        pair.tx.scatters = ivc_ring_scatters(pair.tx.n_slots);
         for (unsigned round = 0; round < 2000; round++) {
-            size_t n = check_random(&seed) % (pair.tx.eager_max / 8 + 1);
+            size_t max = round / 50 % 2 ? pair.tx.inline_max : pair.tx.eager_max;
+            size_t n = check_random(&seed) % (max / 8 + 1);
             struct iovec iov = { words, n * 8 };
             char head_bytes[IVC_RX_HEAD_MAX];
             struct ivc_packet packet;
@@ -337,8 +420,12 @@ static void test_payload_like_words(void)
             for (size_t i = 0; i < n; i++)
                 words[i] = ivc_slot_word(pair.tx.stamp + (uint32_t)(check_random(&seed) % 2), 8, 1,
                                          IVC_SLOT_INLINE);
-            CHECK_EQ(ivc_tx_send(&pair.tx, 2, &iov, 1, n * 8), 0);
-            CHECK_EQ(ivc_rx_peek(&pair.rx, head_bytes, &packet), 1);
+            while (ivc_tx_send(&pair.tx, 2, &iov, 1, n * 8) == IVC_E_FULL) {    /* the order of slots changes */
+                CHECK(pair.tx.tail >= pair.tx.order_since && pair.tx.head < pair.tx.order_since);
+                nothing_there(&pair);
+            }
+            ivc_tx_was_answered(&pair.tx);
+            CHECK_THAT(ivc_rx_peek(&pair.rx, head_bytes, &packet) == 1, "%s", ivc_error_text());
             CHECK_EQ(packet.tag, 2);
             CHECK_EQ((size_t)packet.head_len + packet.body_len, n * 8);
             CHECK(memcmp(packet.head, words, packet.head_len) == 0);
@@ -829,6 +916,8 @@ static const struct check_case cases[] = {
     { "exactly full", test_exactly_full, 0 },
     { "the longest, round the end", test_longest, 0 },
     { "begun anew", test_begins_anew, 0 },
+    { "slots scattered and in line", test_orders, 0 },
+    { "places of slots", test_places, 0 },
     { "2^32 laps", test_laps, 0 },
     { "payloads that look like packets", test_payload_like_words, 0 },
     { "chunks of every length", test_chunks, 0 },

@@ -56,7 +56,7 @@ int ivc_tx_shape_check(uint32_t ring_size, uint32_t slot_size, uint32_t *ret_eag
  * line that was just written is handed on quicker from there than from a first-level one. */
 static uint32_t lap(const struct ivc_tx *tx)
 {
-    uint32_t bytes = ivc_tx_is_far(tx) && !tx->pool->is_wide ? LONG_LAP : SHORT_LAP;
+    uint32_t bytes = ivc_tx_is_far(tx) && !tx->scatters ? LONG_LAP : SHORT_LAP;
 
     return IVC_MIN(bytes >> tx->shift, tx->n_slots);
 }
@@ -73,6 +73,7 @@ static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
     tx->eager_max = eager_max(header);
     tx->keeps_pace = true;
     tx->look_at = lap(tx);
+    tx->limit = header->n_slots;
 }
 
 /* Tells the peer where the ring is, on the line that is ours for it. */
@@ -109,7 +110,7 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
 {
     struct ivc_tx tx = {
         .region = region, .pool = pool, .slot = options->slot, .generation = options->generation,
-        .share = *share, .untimed = options->untimed, .fill_short.is_short = true,
+        .share = *share, .untimed = options->untimed, .is_tight = options->is_tight, .fill_short.is_short = true,
     };
     struct ivc_ring_header header = { 0 };
     int r = shape(options->ring_size, options->slot_size, &header);
@@ -120,6 +121,7 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
     header.after = options->after;
     memcpy(tx.share.memory, &header, sizeof header);
     attach(&tx, &header);
+    tx.scatters = options->scatters && ivc_ring_scatters(header.n_slots);
     tx.is_inner = calloc(header.n_slots, sizeof *tx.is_inner);
     tx.chunks = calloc(header.n_slots, sizeof *tx.chunks);
     r = tx.is_inner && tx.chunks ? ivc_region_doorbell(region, options->slot, &tx.bell)
@@ -179,6 +181,11 @@ static void look_how_far(struct ivc_tx *tx, const struct ivc_layout_link *link)
         tx->far -= tx->far > 0;
 }
 
+static void set_limit(struct ivc_tx *tx)
+{
+    tx->limit = tx->head < tx->order_since ? tx->order_since + tx->order_room : tx->head + tx->n_slots;
+}
+
 int ivc_tx_refresh(struct ivc_tx *tx)
 {
     const struct ivc_layout_link *link = ivc_region_peer_link(tx->region, tx->slot);
@@ -198,6 +205,7 @@ int ivc_tx_refresh(struct ivc_tx *tx)
                              "process is damaged or was replaced", tx->slot);
     give_back_chunks(tx, peer_head);
     tx->head = peer_head;
+    set_limit(tx);
     return 0;
 }
 
@@ -233,12 +241,60 @@ static int no_room(const struct ivc_tx *tx)
     return IVC_E_FULL;
 }
 
-/* To the ring's beginning. */
+/* To the ring's beginning, in the same order. */
 static void skip(struct ivc_tx *tx)
 {
     uint32_t gap = tx->n_slots - tx->at;
 
-    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, 0, IVC_SLOT_SKIP, gap);
+    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, (uint8_t)tx->order, IVC_SLOT_SKIP, gap);
+}
+
+/* In which slot of a lap a place comes. */
+static uint32_t slot_at(const struct ivc_tx *tx, uint32_t place, enum ivc_ring_order order)
+{
+    uint32_t i = 0;
+
+    while (ivc_slot_place(i, tx->n_slots, order) != place)
+        i++;
+    return i;
+}
+
+/* The same in the other order.  Everything was read; so in the lap that begins only one place is taken, the SKIP's. */
+static void skip_to_order(struct ivc_tx *tx, enum ivc_ring_order order)
+{
+    uint32_t gap = tx->n_slots - tx->at, place = ivc_slot_place(tx->at, tx->n_slots, tx->order);
+
+    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, (uint8_t)order, IVC_SLOT_SKIP, gap);
+    tx->order = order;          /* the first slot has the same place in each */
+    tx->order_since = tx->tail;
+    tx->order_room = slot_at(tx, place, order);
+    set_limit(tx);
+}
+
+/* One who sends short packets has been answered: the next lap is scattered, if everything was read, and as long as it
+ * does not make the sender wait soon.  Else after as many packets again. */
+static int look_for_order(struct ivc_tx *tx)
+{
+    int r = ivc_tx_refresh(tx);
+
+    if (r < 0)
+        return r;
+    tx->run = 0;
+    if (ivc_tx_idle(tx) && tx->at > 0
+        && slot_at(tx, ivc_slot_place(tx->at, tx->n_slots, tx->order), IVC_RING_SCATTERED) >= tx->n_slots / 4)
+        skip_to_order(tx, IVC_RING_SCATTERED);
+    return 0;
+}
+
+bool ivc_tx_lines_up(struct ivc_tx *tx)
+{
+    if (tx->order == IVC_RING_IN_LINE)
+        return true;
+    /* What cannot be, is found again by who needs room. */
+    if (ivc_tx_refresh(tx) != 0 || !ivc_tx_idle(tx))
+        return false;
+    skip_to_order(tx, IVC_RING_IN_LINE);
+    return true;
 }
 
 /* Room for `n` more slots. */
@@ -246,12 +302,12 @@ static int need_slots(struct ivc_tx *tx, uint32_t n)
 {
     int r = 0;
 
-    if (tx->tail - tx->head + n <= tx->n_slots)
+    if (tx->tail + n <= tx->limit)
         return 0;
     r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
-    return tx->tail - tx->head + n <= tx->n_slots ? 0 : no_room(tx);
+    return tx->tail + n <= tx->limit ? 0 : no_room(tx);
 }
 
 /* Once in each lap, before a packet of `n` slots: when the receiver keeps pace, a few slots suffice.  Not for what one
@@ -316,8 +372,10 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     uint32_t n = ivc_slots_for((uint32_t)len, tx->shift);
     char *slot;
     uint32_t bytes = n << tx->shift;
-    int r = tx->tail < tx->look_at ? 0 : look_for_lap(tx, n);
+    int r = ivc_tx_lines_up(tx) ? 0 : no_room(tx);
 
+    if (r == 0 && tx->tail >= tx->look_at)
+        r = look_for_lap(tx, n);
     if (r == 0)
         r = need_slots(tx, n);
     if (r == 0 && n > tx->n_slots - tx->at && (r = need_slots(tx, n + tx->n_slots - tx->at)) == 0
@@ -363,7 +421,9 @@ int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, u
                              len, tx->eager_max);
     if (len > tx->inline_max)
         return send_long(tx, tag, iov, n_iov, len);
-    r = need_slots(tx, 1);
+    r = tx->limit == 0 ? look_for_order(tx) : 0;
+    if (r == 0)
+        r = need_slots(tx, 1);
     if (r != 0)
         return r;
     return len > IVC_SLOT_FIRST_LINE ? send_two_lines(tx, tag, iov, n_iov, len) : ivc_tx_send(tx, tag, iov, n_iov, len);
@@ -467,13 +527,14 @@ static int unread_ref(const struct ivc_tx *tx, const char *slot, uint64_t word, 
 static int unread_slot(const struct ivc_tx *tx, uint64_t at, uint32_t *ret_n, ivc_tx_unread_fn *fn,
                        void *arg)
 {
-    uint32_t place = (uint32_t)(at % tx->n_slots);
-    const char *slot = tx->slots + ((size_t)place << tx->shift);
+    uint32_t i = (uint32_t)(at % tx->n_slots);
+    enum ivc_ring_order order = at / tx->n_slots == tx->tail / tx->n_slots ? tx->order : tx->order_before;
+    const char *slot = tx->slots + ((size_t)ivc_slot_place(i, tx->n_slots, order) << tx->shift);
     uint64_t word = ivc_load_relaxed((const ivc_atomic_u64 *)slot);     /* our own store */
     uint32_t kind = (uint32_t)(word >> 56), len = word >> 32 & 0xffff;
 
     *ret_n = kind == IVC_SLOT_INLINE ? ivc_slots_for(len, tx->shift) : kind == IVC_SLOT_SKIP ? len : 1;
-    if ((uint32_t)word != ivc_stamp_of(at / tx->n_slots) || *ret_n == 0 || *ret_n > tx->n_slots - place
+    if ((uint32_t)word != ivc_stamp_of(at / tx->n_slots) || *ret_n == 0 || *ret_n > tx->n_slots - i
         || *ret_n > tx->tail - at)
         return -EBADMSG;
     switch (kind) {

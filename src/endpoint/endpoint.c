@@ -144,6 +144,7 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
         return ivc_error_set(-ENOMEM, "endpoint: out of memory");
     endpoint->threads = options->threads;
     endpoint->crowded = options->crowded;
+    endpoint->tight = options->tight;
     endpoint->magic_id = options->magic_id;
     endpoint->client_id = options->client_id;
     endpoint->on_packet = options->on_packet;

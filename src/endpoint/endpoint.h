@@ -70,6 +70,8 @@ struct ivc_endpoint_options {
     bool threads;               /* several threads will call */
     /* There are more of us than processors.  Otherwise that is noticed by who waits long enough; with `threads` not. */
     bool crowded;
+    /* Who sends does little else between two packets of a stream; an MPI does much. */
+    bool tight;
     /* Also open a network, so that peers of other regions and hosts are reached.  Then a process
      * without any region is no error; `region` or IVC_REGION "none" asks for none. */
     bool network;

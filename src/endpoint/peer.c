@@ -321,7 +321,7 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     struct ivc_tx_options options = {
         .slot = peer->member.slot, .generation = peer->member.generation,
         .slot_size = endpoint->segment_size,
-        .after = peer->remote_sent, .untimed = endpoint->untimed,
+        .after = peer->remote_sent, .is_tight = endpoint->tight, .untimed = endpoint->untimed,
     };
     struct ivc_pool *pool;
     int r;
@@ -332,6 +332,7 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     pool = ivc_residence_pool(home, options.slot);
     if (!pool)
         return -ENOMEM;
+    options.scatters = pool->is_wide;       /* both are for small caches of those who do not share a processor */
     r = open_ring(endpoint, peer, pool, &options);
     if (r == IVC_E_NOSPACE) {
         bool coming = ivc_region_memory_is_coming(home->region);

@@ -166,8 +166,11 @@ static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         ivc_rx_advance(&peer->rx);
         n++;
     }
-    if (n > 0)
+    if (n > 0) {
         peer->last_turn = endpoint->turn;
+        if (!endpoint->threads)     /* with them it is the sender's alone, and always a stream */
+            ivc_tx_was_answered(&peer->tx);
+    }
     /* Now, not only when the ring is empty: the sender may wait for these very chunks. */
     if (peer->rx.published != peer->rx.head)
         ivc_rx_publish(&peer->rx);

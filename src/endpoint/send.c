@@ -155,21 +155,24 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
                                       uint8_t tag, const struct iovec *iov, unsigned n_iov,
                                       size_t len)
 {
-    uint64_t at = peer->tx.tail;
     bool eager = __builtin_expect(len <= peer->tx.eager_max, 1);
+    uint32_t slots = 1;
     int r = IVC_E_FULL;
 
-    if (!eager || (__builtin_expect(len >= IVC_AHEAD_LEAST, 0) && goes_by_chunk(endpoint, &peer->tx, len)))
+    if (!eager || (__builtin_expect(len >= IVC_AHEAD_LEAST, 0) && goes_by_chunk(endpoint, &peer->tx, len))
+        || __builtin_expect(!ivc_tx_takes(&peer->tx, len), 0))
         r = send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
-    if (eager && (r == IVC_E_FULL || r == IVC_E_NOSPACE))
+    if (eager && (r == IVC_E_FULL || r == IVC_E_NOSPACE)) {
         r = ivc_tx_send(&peer->tx, tag, iov, n_iov, len);
+        slots = ivc_slots_for((uint32_t)len, peer->tx.shift);
+    }
 
     /* For the compiler: the header is looked at after the packet was stored.  The processor may look
      * earlier, but a store that has been executed before a page is taken away reaches that page: who
      * takes it away waits until all processors have done with the old translation. */
     atomic_signal_fence(memory_order_seq_cst);
     if (!ivc_region_is_intact(endpoint->home.region) && r == 0)
-        keep_unsure(endpoint, peer, at, tag, iov, n_iov);
+        keep_unsure(endpoint, peer, peer->tx.tail - slots, tag, iov, n_iov);
     return r;
 }
 

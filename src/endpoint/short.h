@@ -86,6 +86,7 @@ ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer
         ivc_rx_advance_by(&peer->rx, 1);
         ivc_peer_has_received(peer, sizeof word + (size_t)n);
         ivc_endpoint_is_busy(endpoint);
+        ivc_tx_was_answered(&peer->tx);
     } else {
         n = -1;
     }
