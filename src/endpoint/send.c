@@ -139,14 +139,15 @@ static __attribute__((noinline)) void stop_sending(struct ivc_endpoint *endpoint
         ivc_peer_set_state(endpoint, peer, IVC_PEER_SUSPENDING, "the shared memory was taken away");
 }
 
-/* ... at some moment since the ring's tail was `at`: the packet may have arrived or not. */
+/* ... at some moment since the ring's tail was `from`: the packet, which begins at `at`, behind what was skipped, may have
+ * arrived or not. */
 static __attribute__((noinline))
-void keep_unsure(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t at, uint8_t tag,
+void keep_unsure(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t from, uint64_t at, uint8_t tag,
                  const struct iovec *iov, unsigned n_iov)
 {
     /* When it cannot be kept, it is counted as lost (lost.c). */
     if (endpoint->helper && ivc_backlog_add(&peer->unsure, at, tag, iov, n_iov) == 0)
-        peer->kept_from = at;
+        peer->kept_from = from;
     stop_sending(endpoint, peer);
 }
 
@@ -155,6 +156,7 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
                                       uint8_t tag, const struct iovec *iov, unsigned n_iov,
                                       size_t len)
 {
+    uint64_t from = peer->tx.tail;
     bool eager = __builtin_expect(len <= peer->tx.eager_max, 1);
     uint32_t slots = 1;
     int r = IVC_E_FULL;
@@ -172,7 +174,7 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
      * takes it away waits until all processors have done with the old translation. */
     atomic_signal_fence(memory_order_seq_cst);
     if (!ivc_region_is_intact(endpoint->home.region) && r == 0)
-        keep_unsure(endpoint, peer, peer->tx.tail - slots, tag, iov, n_iov);
+        keep_unsure(endpoint, peer, from, peer->tx.tail - slots, tag, iov, n_iov);
     return r;
 }
 
@@ -221,7 +223,7 @@ void ivc_endpoint_end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 
     ivc_doorbell_ring(&peer->tx.bell);
     if (!ivc_region_is_intact(endpoint->home.region))
-        keep_unsure(endpoint, peer, peer->tx.tail - 1, tag, iov, len > 0 ? 2 : 1);
+        keep_unsure(endpoint, peer, peer->tx.tail - 1, peer->tx.tail - 1, tag, iov, len > 0 ? 2 : 1);
     ivc_gate_leave(&endpoint->gate);
 }
 
