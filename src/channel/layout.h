@@ -36,6 +36,7 @@
 #define IVC_CHANNEL_LAYOUT_H
 
 #include "base/atomics.h"
+#include "base/util.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -114,7 +115,7 @@ static inline uint32_t ivc_slots_for(uint32_t len, uint32_t shift)
 /* Whether a ring of so many slots can be scattered. */
 static inline bool ivc_ring_scatters(uint32_t n_slots)
 {
-    return (n_slots & (n_slots + 1)) == 0;
+    return ivc_is_power_of_two((uint64_t)n_slots + 1);
 }
 
 /*

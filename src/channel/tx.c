@@ -241,33 +241,31 @@ static int no_room(const struct ivc_tx *tx)
     return IVC_E_FULL;
 }
 
-/* To the ring's beginning, in the same order. */
-static void skip(struct ivc_tx *tx)
+/* To the ring's beginning, from where on slots are in that order. */
+static void skip(struct ivc_tx *tx, enum ivc_ring_order order)
 {
     uint32_t gap = tx->n_slots - tx->at;
 
-    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, (uint8_t)tx->order, IVC_SLOT_SKIP, gap);
+    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, (uint8_t)order, IVC_SLOT_SKIP, gap);
+    tx->order = order;          /* the first slot has the same place in each */
 }
 
-/* In which slot of a lap a place comes. */
-static uint32_t slot_at(const struct ivc_tx *tx, uint32_t place, enum ivc_ring_order order)
+/* Slots of a lap of that order in front of the one that lies where the tail does. */
+static uint32_t room_in(const struct ivc_tx *tx, enum ivc_ring_order order)
 {
-    uint32_t i = 0;
+    uint32_t place = ivc_slot_place(tx->at, tx->n_slots, tx->order), i = 0;
 
     while (ivc_slot_place(i, tx->n_slots, order) != place)
         i++;
     return i;
 }
 
-/* The same in the other order.  Everything was read; so in the lap that begins only one place is taken, the SKIP's. */
-static void skip_to_order(struct ivc_tx *tx, enum ivc_ring_order order)
+/* To the other order, which has room_in().  Everything was read: only the SKIP's place is taken in the new lap. */
+static void change_order(struct ivc_tx *tx, enum ivc_ring_order order, uint32_t room)
 {
-    uint32_t gap = tx->n_slots - tx->at, place = ivc_slot_place(tx->at, tx->n_slots, tx->order);
-
-    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, (uint8_t)order, IVC_SLOT_SKIP, gap);
-    tx->order = order;          /* the first slot has the same place in each */
+    skip(tx, order);
     tx->order_since = tx->tail;
-    tx->order_room = slot_at(tx, place, order);
+    tx->order_room = room;
     set_limit(tx);
 }
 
@@ -276,13 +274,16 @@ static void skip_to_order(struct ivc_tx *tx, enum ivc_ring_order order)
 static int look_for_order(struct ivc_tx *tx)
 {
     int r = ivc_tx_refresh(tx);
+    uint32_t room;
 
     if (r < 0)
         return r;
     tx->run = 0;
-    if (ivc_tx_idle(tx) && tx->at > 0
-        && slot_at(tx, ivc_slot_place(tx->at, tx->n_slots, tx->order), IVC_RING_SCATTERED) >= tx->n_slots / 4)
-        skip_to_order(tx, IVC_RING_SCATTERED);
+    if (!ivc_tx_idle(tx) || tx->at == 0)
+        return 0;
+    room = room_in(tx, IVC_RING_SCATTERED);
+    if (room >= tx->n_slots / 4)
+        change_order(tx, IVC_RING_SCATTERED, room);
     return 0;
 }
 
@@ -293,7 +294,7 @@ bool ivc_tx_lines_up(struct ivc_tx *tx)
     /* What cannot be, is found again by who needs room. */
     if (ivc_tx_refresh(tx) != 0 || !ivc_tx_idle(tx))
         return false;
-    skip_to_order(tx, IVC_RING_IN_LINE);
+    change_order(tx, IVC_RING_IN_LINE, room_in(tx, IVC_RING_IN_LINE));
     return true;
 }
 
@@ -323,7 +324,7 @@ static int look_for_lap(struct ivc_tx *tx, uint32_t n)
     slots = lap(tx);
     tx->keeps_pace = ivc_tx_idle(tx);
     if (tx->keeps_pace && tx->at >= IVC_MAX(slots, n))      /* what is skipped is not free yet */
-        skip(tx);
+        skip(tx, tx->order);
     tx->look_at = tx->tail - tx->at + slots + (tx->at < slots ? 0 : tx->n_slots);
     return 0;
 }
@@ -380,7 +381,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
         r = need_slots(tx, n);
     if (r == 0 && n > tx->n_slots - tx->at && (r = need_slots(tx, n + tx->n_slots - tx->at)) == 0
         && n > tx->n_slots - tx->at)
-        skip(tx);
+        skip(tx, tx->order);
     if (r != 0)
         return r;
     slot = ivc_tx_tail_slot(tx);

@@ -139,8 +139,8 @@ static __attribute__((noinline)) void stop_sending(struct ivc_endpoint *endpoint
         ivc_peer_set_state(endpoint, peer, IVC_PEER_SUSPENDING, "the shared memory was taken away");
 }
 
-/* ... at some moment since the ring's tail was `from`: the packet, which begins at `at`, behind what was skipped, may have
- * arrived or not. */
+/* ... at some moment since the ring's tail was `from`: the packet, which begins at `at`, behind what was skipped, may
+ * have arrived or not. */
 static __attribute__((noinline))
 void keep_unsure(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t from, uint64_t at, uint8_t tag,
                  const struct iovec *iov, unsigned n_iov)
@@ -158,7 +158,7 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
 {
     uint64_t from = peer->tx.tail;
     bool eager = __builtin_expect(len <= peer->tx.eager_max, 1);
-    uint32_t slots = 1;
+    bool by_chunk = true;
     int r = IVC_E_FULL;
 
     if (!eager || (__builtin_expect(len >= IVC_AHEAD_LEAST, 0) && goes_by_chunk(endpoint, &peer->tx, len))
@@ -166,7 +166,7 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
         r = send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
     if (eager && (r == IVC_E_FULL || r == IVC_E_NOSPACE)) {
         r = ivc_tx_send(&peer->tx, tag, iov, n_iov, len);
-        slots = ivc_slots_for((uint32_t)len, peer->tx.shift);
+        by_chunk = false;
     }
 
     /* For the compiler: the header is looked at after the packet was stored.  The processor may look
@@ -174,7 +174,8 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
      * takes it away waits until all processors have done with the old translation. */
     atomic_signal_fence(memory_order_seq_cst);
     if (!ivc_region_is_intact(endpoint->home.region) && r == 0)
-        keep_unsure(endpoint, peer, from, peer->tx.tail - slots, tag, iov, n_iov);
+        keep_unsure(endpoint, peer, from,
+                    peer->tx.tail - (by_chunk ? 1 : ivc_slots_for((uint32_t)len, peer->tx.shift)), tag, iov, n_iov);
     return r;
 }
 
