@@ -45,13 +45,14 @@ struct ivc_tx {
     enum ivc_ring_order order, order_before;    /* of this lap and of the one before */
     uint64_t order_since;       /* slots before the lap in which it began */
     uint32_t order_room;        /* of that lap, that may be written before the SKIP in front of it was read */
-    uint32_t run;               /* short packets in a row: INLINE, of one slot */
-    bool in_stream;             /* the last packet was short, and nothing has come from the receiver since */
+    uint32_t run;               /* packets in a row that can be scattered, up to when something has come */
+    uint32_t burst;             /* ... since something has come from the receiver */
+    bool streams;               /* there were some more than one before that */
     bool scatters, is_tight;    /* as in ivc_tx_options */
     uint32_t second_line;       /* ivc_slot_second_line() */
     uint32_t ahead;             /* slots from the one to be filled next to the one that is fetched from the
                                    receiver's cache, who had read it a lap ago */
-    uint32_t inline_max;        /* most bytes that one slot holds */
+    uint32_t inline_max;        /* most bytes that one slot holds, in this order */
     uint32_t eager_max;         /* ... and that are sent at once */
     uint64_t look_at;           /* where to look next how far the receiver has read, and how far away it is */
     bool keeps_pace;            /* everything was read then */
@@ -91,7 +92,7 @@ struct ivc_rx {
     uint32_t ahead;             /* slots from a short packet to the one that is fetched, so that it is here when its
                                    turn comes: where they are scattered no processor does that by itself */
     uint32_t step;              /* slots of the packet that was peeked at */
-    uint32_t short_max;         /* most bytes in a slot's first two lines */
+    uint32_t short_max;         /* most bytes in a slot's first two lines; scattered: in the first one */
     uint32_t publish_every;
     ivc_atomic_u64 *own_head;   /* in our link line */
     struct ivc_timed reading;
@@ -106,7 +107,7 @@ struct ivc_rx {
 };
 
 /* Whole lines are copied. */
-enum { IVC_RX_HEAD_MAX = 2 * IVC_LINE };
+enum { IVC_RX_HEAD_MAX = IVC_SCATTERED_MAX };
 
 /* Whether a ring of that size can be made of slots of that size: -EINVAL with a text, or the most
  * bytes that ivc_tx_send() would take. */
@@ -212,10 +213,13 @@ static inline bool ivc_tx_idle(const struct ivc_tx *tx)
     return tx->head == tx->tail;
 }
 
-/* A slot is free, as far as we know, and holds so many bytes. */
+/* A slot is free, as far as we know, and holds so many bytes; or two that are scattered do. */
 static inline bool ivc_tx_has_room(const struct ivc_tx *tx, size_t len)
 {
-    return len <= tx->inline_max && tx->tail < tx->limit;
+    if (len <= tx->inline_max)
+        return tx->tail < tx->limit;
+    return tx->order == IVC_RING_SCATTERED && len <= 2 * IVC_SLOT_FIRST_LINE && tx->tail + 1 < tx->limit
+           && tx->at + 1 < tx->n_slots;
 }
 
 static inline char *ivc_tx_slot(const struct ivc_tx *tx, uint32_t i)
@@ -228,35 +232,79 @@ static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)
     return ivc_tx_slot(tx, tx->at);
 }
 
+/* The bytes of the slot `i` behind the tail, in the middle of a packet. */
+static inline char *ivc_tx_inner(const struct ivc_tx *tx, uint32_t i)
+{
+    char *slot = ivc_tx_slot(tx, tx->at + i);
+
+    /* Relaxed: published with the packet. */
+    ivc_store_relaxed((ivc_atomic_u64 *)slot, 0);
+    return slot + IVC_SLOT_INLINE_AT;
+}
+
 /* Most bytes of slots whose lines are left with the receiver: few enough to be waited for one after the other. */
 enum { IVC_TX_LEFT_MAX = 1280 };
 
 /* Whether the lines of an INLINE packet of `n` slots are left with the receiver until they are stored into, where
- * second-level caches are small: of several slots, while it keeps pace, so that it is always the same few lines; of
- * one, unless it is of a stream and much else is stored beside it.  There a line that was asked for takes longer than
- * one that is just stored into (docs/performance.md). */
+ * second-level caches are small: of several slots in line, while it keeps pace, so that it is always the same few
+ * lines; else unless it is of a stream, and of several slots or much else is stored beside it.  There a line that was
+ * asked for takes longer than one that is just stored into (docs/performance.md). */
 static inline bool ivc_tx_leaves_lines(const struct ivc_tx *tx, uint32_t n)
 {
-    return tx->scatters && (n == 1 ? !tx->in_stream || tx->is_tight
-                                   : n << tx->shift <= IVC_TX_LEFT_MAX && tx->keeps_pace);
+    if (n > 1 && tx->order == IVC_RING_IN_LINE)
+        return tx->scatters && n << tx->shift <= IVC_TX_LEFT_MAX && tx->keeps_pace;
+    return tx->scatters && (tx->burst == 0 || (n == 1 && tx->is_tight));
 }
 
 /* Something has come from the receiver: it may have waited for it, as we may have. */
 static inline void ivc_tx_was_answered(struct ivc_tx *tx)
 {
-    enum { SHORT_LEAST = 16 };  /* packets in a row: more like them are to be expected */
+    enum {
+        RUN = 16,           /* packets in a row: more like them are to be expected */
+        BURST = 4,
+    };
 
-    tx->in_stream = false;
-    if (__builtin_expect(tx->run >= SHORT_LEAST && tx->scatters && tx->order == IVC_RING_IN_LINE, 0))
+    if (tx->burst == 0)
+        return;
+    tx->streams = tx->burst >= BURST;
+    tx->run += tx->burst;
+    tx->burst = 0;
+    if (__builtin_expect(tx->run >= RUN && tx->scatters && tx->order == IVC_RING_IN_LINE, 0))
         tx->limit = 0;
 }
 
-/* Whether a packet of so many bytes, eager_max at most, can go through the ring: of several slots only when they are in
- * line, or nothing is unread, so that they can be.  Else it may go by a chunk. */
+/* Most bytes of a packet that is scattered.  One of more lines that is answered before the next is sent takes longer
+ * than in line, where it is always the same few. */
+static inline uint32_t ivc_tx_scattered_max(const struct ivc_tx *tx)
+{
+    enum { ANSWERED_SLOTS = 6 };
+
+    return tx->streams ? IVC_SCATTERED_MAX : ANSWERED_SLOTS * IVC_SLOT_FIRST_LINE;
+}
+
+/* Whether a packet of so many bytes, eager_max at most, can go through the ring: one of more than can be scattered only
+ * when slots are in line, or nothing is unread, so that they can be.  Else it may go by a chunk. */
 bool ivc_tx_lines_up(struct ivc_tx *tx);
 static inline bool ivc_tx_takes(struct ivc_tx *tx, size_t len)
 {
-    return len <= tx->inline_max || tx->order == IVC_RING_IN_LINE || ivc_tx_lines_up(tx);
+    return tx->order == IVC_RING_IN_LINE || len <= ivc_tx_scattered_max(tx) || ivc_tx_lines_up(tx);
+}
+
+/* Asks for the lines of packets to come, which may be like this one, of `n` slots: of one the slot `ahead`, as the
+ * nearest are here by then; of several as many slots again. */
+static inline void ivc_tx_fetch_next(const struct ivc_tx *tx, uint32_t len, uint32_t n)
+{
+    char *slot;
+
+    if (n > 1 && tx->order == IVC_RING_SCATTERED) {
+        for (uint32_t i = 0; i < n; i++)
+            ivc_fetch_to_write(ivc_tx_slot(tx, ivc_wrap(tx->at + i, tx->n_slots)));
+        return;
+    }
+    slot = ivc_tx_slot(tx, ivc_wrap(tx->at + tx->ahead, tx->n_slots));
+    ivc_fetch_to_write(slot);
+    if (len > IVC_SLOT_FIRST_LINE)
+        ivc_fetch_to_write(slot + tx->second_line);
 }
 
 /* Makes the packet at tail, of `n` slots before the ring's end, valid.  False: the receiver is to be told by its
@@ -284,14 +332,12 @@ static inline bool ivc_tx_commit(struct ivc_tx *tx, char *slot, uint32_t len, ui
     ivc_store_release((ivc_atomic_u64 *)slot, word);
     tx->at = next;
     tx->tail += n;
-    if (kind != IVC_SLOT_INLINE || !ivc_tx_leaves_lines(tx, n)) {
-        slot = ivc_tx_slot(tx, ivc_wrap(next + tx->ahead, tx->n_slots));
-        ivc_fetch_to_write(slot);
-        if (len > IVC_SLOT_FIRST_LINE)
-            ivc_fetch_to_write(slot + tx->second_line);     /* more such packets are to be expected */
-    }
-    tx->in_stream = kind == IVC_SLOT_INLINE && n == 1;
-    tx->run = tx->in_stream ? tx->run + 1 : 0;
+    if (kind != IVC_SLOT_INLINE || !ivc_tx_leaves_lines(tx, n))
+        ivc_tx_fetch_next(tx, len, n);
+    if (kind == IVC_SLOT_INLINE && len <= IVC_SCATTERED_MAX)
+        tx->burst++;
+    else if (kind != IVC_SLOT_SKIP)
+        tx->burst = tx->run = 0;
     /* Relaxed: see region/inbox.c. */
     return ivc_load_relaxed(tx->bell.watched) & tx->bell.bit;
 }
@@ -322,15 +368,29 @@ static inline int ivc_tx_send(struct ivc_tx *tx, uint8_t tag, const struct iovec
     return 0;
 }
 
-/* The same for a packet of two pieces, for which there must be room (ivc_tx_has_room()).  False: as ivc_tx_commit(). */
+/* The same for a packet of two pieces, for which there must be room (ivc_tx_has_room()): the first one has fewer bytes
+ * than a slot's first line, the second one at most IVC_COPY_FEW_MAX.  False: as ivc_tx_commit(). */
 static inline bool ivc_tx_send_short(struct ivc_tx *tx, uint8_t tag, const char *head, size_t head_len,
                                      const char *bytes, size_t len)
 {
     char *slot = ivc_tx_tail_slot(tx), *to = slot + IVC_SLOT_INLINE_AT;
+    size_t first = len;
+    uint32_t n = 1;
 
-    ivc_copy_short(IVC_COPY_IN, to, head, head_len);
-    ivc_copy_short(IVC_COPY_IN, to + head_len, bytes, len);
-    return ivc_tx_commit(tx, slot, (uint32_t)(head_len + len), tag, IVC_SLOT_INLINE, 1);
+    /* The second line first: see gather_split().  No move goes across its beginning. */
+    if (head_len + len > IVC_SLOT_FIRST_LINE) {
+        char *second = slot + IVC_LINE;
+
+        first = IVC_SLOT_FIRST_LINE - head_len;
+        if (tx->order == IVC_RING_SCATTERED) {
+            n = 2;
+            second = ivc_tx_inner(tx, 1);
+        }
+        ivc_copy_few(second, bytes + first, len - first);
+    }
+    ivc_copy_few(to, head, head_len);
+    ivc_copy_few(to + head_len, bytes, first);
+    return ivc_tx_commit(tx, slot, (uint32_t)(head_len + len), tag, IVC_SLOT_INLINE, n);
 }
 
 /* Maps the ring that the member has made for us.  IVC_E_GONE when it has not (yet); -EBADMSG when
@@ -365,9 +425,10 @@ static inline const char *ivc_rx_head_slot(const struct ivc_rx *rx)
     return ivc_rx_slot(rx, rx->at);
 }
 
-static inline const char *ivc_rx_slot_ahead(const struct ivc_rx *rx)
+/* ... and so many behind it. */
+static inline const char *ivc_rx_slot_ahead(const struct ivc_rx *rx, uint32_t i)
 {
-    return ivc_rx_slot(rx, ivc_wrap(rx->at + rx->ahead, rx->n_slots));
+    return ivc_rx_slot(rx, ivc_wrap(rx->at + rx->ahead + i, rx->n_slots));
 }
 
 /* Whether there is a next packet. */
@@ -379,10 +440,23 @@ static inline bool ivc_rx_is_ready(const struct ivc_rx *rx)
     return (uint32_t)ivc_load_relaxed((const ivc_atomic_u64 *)slot) == rx->stamp;
 }
 
-/* The same of who looks again and again; should the slot's second line be needed, it is here when a packet comes. */
+/* Asks for the lines behind the next packet's first one, so that they are here when it comes: the slot's second; of
+ * scattered slots as many as the last packet had. */
+static inline void ivc_rx_ask_for_rest(const struct ivc_rx *rx)
+{
+    enum { MOST = 8 };
+
+    if (rx->order == IVC_RING_IN_LINE)
+        __builtin_prefetch(ivc_rx_head_slot(rx) + rx->second_line);
+    else
+        for (uint32_t i = 1; i < IVC_MIN(rx->step, (uint32_t)MOST); i++)
+            __builtin_prefetch(ivc_rx_slot(rx, ivc_wrap(rx->at + i, rx->n_slots)));
+}
+
+/* The same as ivc_rx_is_ready() of who looks again and again. */
 static inline bool ivc_rx_is_ready_soon(const struct ivc_rx *rx)
 {
-    __builtin_prefetch(ivc_rx_head_slot(rx) + rx->second_line);
+    ivc_rx_ask_for_rest(rx);
     return ivc_rx_is_ready(rx);
 }
 
@@ -399,27 +473,24 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
     uint32_t len = word >> 32 & 0xffff;
 
     if ((uint32_t)word != rx->stamp) {
-        /* Should it be needed, it is here when the first one comes. */
-        __builtin_prefetch(slot + rx->second_line);
+        ivc_rx_ask_for_rest(rx);
         return 0;
     }
     if (word >> 56 != IVC_SLOT_INLINE || len > rx->short_max)
         return ivc_rx_peek_other(rx, word, slot, head, ret_packet);
-    __builtin_prefetch(ivc_rx_slot_ahead(rx));
+    __builtin_prefetch(ivc_rx_slot_ahead(rx, 0));
     /* Whole lines: a fixed length is a few moves. */
     memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
-    if (len > IVC_SLOT_FIRST_LINE) {
-        __builtin_prefetch(ivc_rx_slot_ahead(rx) + rx->second_line);
+    if (len > IVC_SLOT_FIRST_LINE)
         memcpy(head + IVC_SLOT_FIRST_LINE, slot + IVC_LINE, IVC_LINE);
-    }
     rx->step = 1;
     *ret_packet = (struct ivc_packet){ .tag = (uint8_t)(word >> 48), .head_len = len, .head = head };
     return 1;
 }
 
 /* The next packet, if it is of that tag, and begins with that word, and then has at most `room` bytes, and at most
- * IVC_COPY_FEW_MAX: these are copied to `to`, and their number is the answer; then ivc_rx_advance_by(rx, 1).  -1: there
- * is no such packet. */
+ * IVC_COPY_FEW_MAX: these are copied to `to`, and their number is the answer; then ivc_rx_advance().  -1: there is no
+ * such packet. */
 static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32_t word, char *to, size_t room)
 {
     const char *slot = ivc_rx_head_slot(rx);
@@ -428,32 +499,40 @@ static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32
     uint32_t len = first >> 32 & 0xffff, is;
 
     if ((uint32_t)first != rx->stamp || first >> 48 != ((uint32_t)IVC_SLOT_INLINE << 8 | tag)
-        || len < sizeof word || len > rx->short_max || len > sizeof word + IVC_COPY_FEW_MAX
-        || len - sizeof word > room)
+        || len < sizeof word || len > sizeof word + IVC_COPY_FEW_MAX || len - sizeof word > room)
         return -1;
     memcpy(&is, slot + IVC_SLOT_INLINE_AT, sizeof is);
     if (is != word)
         return -1;
-    __builtin_prefetch(ivc_rx_slot_ahead(rx));
-    ivc_copy_few(to, slot + IVC_SLOT_INLINE_AT + sizeof word, len - sizeof word);
+    __builtin_prefetch(ivc_rx_slot_ahead(rx, 0));
+    if (__builtin_expect(len <= rx->short_max, 1)) {
+        ivc_copy_few(to, slot + IVC_SLOT_INLINE_AT + sizeof word, len - sizeof word);
+        rx->step = 1;
+    } else {
+        enum { REST = sizeof word + IVC_COPY_FEW_MAX - IVC_SLOT_FIRST_LINE };
+
+        /* In line there are no others, unless the sender wrote nonsense. */
+        if (rx->order == IVC_RING_IN_LINE || rx->at + 1 == rx->n_slots)
+            return -1;
+        __builtin_prefetch(ivc_rx_slot_ahead(rx, 1));
+        memcpy(to, slot + IVC_SLOT_INLINE_AT + sizeof word, IVC_SLOT_FIRST_LINE - sizeof word);
+        ivc_copy_few(to + IVC_SLOT_FIRST_LINE - sizeof word, ivc_rx_slot(rx, rx->at + 1) + IVC_SLOT_INLINE_AT,
+                     IVC_MIN(len - IVC_SLOT_FIRST_LINE, (uint32_t)REST));   /* for the compiler */
+        rx->step = 2;
+    }
     return (ptrdiff_t)(len - sizeof word);
 }
 
-static inline void ivc_rx_advance_by(struct ivc_rx *rx, uint32_t step)
+static inline void ivc_rx_advance(struct ivc_rx *rx)
 {
-    rx->head += step;
-    rx->at += step;
+    rx->head += rx->step;
+    rx->at += rx->step;
     if (rx->at == rx->n_slots) {
         rx->at = 0;
         rx->stamp = ivc_stamp_after(rx->stamp);
     }
     if (rx->head - rx->published >= rx->publish_every)
         ivc_rx_publish(rx);
-}
-
-static inline void ivc_rx_advance(struct ivc_rx *rx)
-{
-    ivc_rx_advance_by(rx, rx->step);
 }
 
 #endif

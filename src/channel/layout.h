@@ -18,13 +18,14 @@
  *         | kind   | tag    | length   | stamp of lap  |
  *         +--------+--------+----------+---------------+
  *   INLINE  8: the bytes, `length` of them, in as many slots as that takes
+ *           scattered: 56 in the first line of each slot, of which but the packet's first begin with a word of 0
  *   REF     8: share (u32) | body length (u32) | 16: offset in the share (u64) | 24: `length` bytes
  *   SHARE   8: share (u32) | 0 (u32) | 16: handle (u64) | 24: size (u64)
  *   SKIP    nothing: the `length` slots to the ring's end; its tag is the order of the lap that begins then
  *
  * Order: each slot behind the one before it, or scattered: ivc_slot_place().  The first lap is in line, and each that
- * no SKIP began is as the one before it.  In one that is scattered each packet takes one slot.  A SKIP that changes the
- * order is stored when all in front of it was read; it may stand at a lap's beginning.
+ * no SKIP began is as the one before it.  A SKIP that changes the order is stored when all in front of it was read; it
+ * may stand at a lap's beginning.
  *
  * Invariant: the first word behind the last packet is valid in no lap to come.  In a slot where a packet
  * of several had bytes of its user, the sender clears it before it publishes the packet in front of it.
@@ -41,7 +42,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IVC_RING_MAGIC 0x32525649u      /* "IVR2" */
+#define IVC_RING_MAGIC 0x33525649u      /* "IVR3" */
 
 struct ivc_ring_header {
     uint32_t magic;
@@ -76,6 +77,8 @@ enum {
     IVC_SLOT_FIRST_LINE = IVC_SLOT_SIZE_MIN - IVC_SLOT_INLINE_AT,
     IVC_SLOT_HEAD_MAX = IVC_SLOT_SIZE_MIN - IVC_SLOT_HEAD_AT,
     IVC_INLINE_MAX = 65528, /* a length has 16 bits */
+    IVC_SCATTERED_SLOTS = 36,                   /* most that an INLINE packet takes in a scattered lap */
+    IVC_SCATTERED_MAX = IVC_SCATTERED_SLOTS * IVC_SLOT_FIRST_LINE,
     IVC_SLOTS_MIN = 4,
     IVC_SLOTS_MAX = 65535,  /* of a ring: a gap is told as a length */
     IVC_SHARES_MAX = 32,    /* from 1 on */
@@ -107,15 +110,17 @@ static inline uint32_t ivc_stamp_after(uint32_t stamp)
 }
 
 /* The slots that an INLINE packet of `len` bytes takes; `shift`: log2(slot size). */
-static inline uint32_t ivc_slots_for(uint32_t len, uint32_t shift)
+static inline uint32_t ivc_slots_for(uint32_t len, uint32_t shift, enum ivc_ring_order order)
 {
+    if (order == IVC_RING_SCATTERED)
+        return len <= IVC_SLOT_FIRST_LINE ? 1 : (len + IVC_SLOT_FIRST_LINE - 1) / IVC_SLOT_FIRST_LINE;
     return (len + IVC_SLOT_INLINE_AT + (1u << shift) - 1) >> shift;
 }
 
-/* Whether a ring of so many slots can be scattered. */
+/* Whether a ring of so many slots can be scattered: see ivc_slot_place(), and some packets are to have room in it. */
 static inline bool ivc_ring_scatters(uint32_t n_slots)
 {
-    return ivc_is_power_of_two((uint64_t)n_slots + 1);
+    return n_slots > 3 * IVC_SCATTERED_SLOTS && ivc_is_power_of_two((uint64_t)n_slots + 1);
 }
 
 /*

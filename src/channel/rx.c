@@ -9,6 +9,7 @@
 
 enum {
     AHEAD = 4,          /* slots; with 3 to 8 a stream takes as long, with fewer longer */
+    LONG_AHEAD = 8,     /* ... of packets of several; with 12 it takes as long */
 };
 
 static int bad_ring(uint32_t slot, const char *what)
@@ -137,14 +138,29 @@ static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
     return 1;
 }
 
-/* The bytes behind the first line stay where they are. */
-static int read_inline(struct ivc_rx *rx, const char *slot, uint32_t len, struct ivc_packet *packet)
+/* A line in each slot: to one piece of memory of our own. */
+static int read_scattered(struct ivc_rx *rx, uint32_t len, char *head)
 {
-    rx->step = ivc_slots_for(len, rx->shift);
+    uint32_t n = rx->step;
+
+    if (len > IVC_SCATTERED_MAX)
+        return bad_ring(rx->slot, "a packet of too many slots that are scattered");
+    for (uint32_t i = 1; i < n; i++)
+        memcpy(head + (size_t)i * IVC_SLOT_FIRST_LINE, ivc_rx_slot(rx, rx->at + i) + IVC_SLOT_INLINE_AT,
+               IVC_SLOT_FIRST_LINE);
+    for (uint32_t i = 0; i < n; i++)
+        __builtin_prefetch(ivc_rx_slot(rx, ivc_wrap(rx->at + LONG_AHEAD + i, rx->n_slots)));
+    return 1;
+}
+
+/* The bytes behind the first line stay where they are. */
+static int read_inline(struct ivc_rx *rx, const char *slot, uint32_t len, char *head, struct ivc_packet *packet)
+{
+    rx->step = ivc_slots_for(len, rx->shift, rx->order);
     if (rx->step > rx->n_slots - rx->at)
         return bad_ring(rx->slot, "a packet beyond the ring's end");
-    if (rx->step > 1 && rx->order == IVC_RING_SCATTERED)
-        return bad_ring(rx->slot, "a packet of several slots that are scattered");
+    if (rx->order == IVC_RING_SCATTERED)
+        return read_scattered(rx, len, head);
     packet->head_len = IVC_MIN(len, (uint32_t)IVC_SLOT_FIRST_LINE);
     if (len > IVC_SLOT_FIRST_LINE) {
         packet->body = slot + IVC_LINE;
@@ -173,7 +189,8 @@ static int skip(struct ivc_rx *rx, uint32_t n, uint32_t order, char *head, struc
     ivc_rx_advance(rx);
     if (reorders) {
         rx->order = (enum ivc_ring_order)order;
-        rx->ahead = order == IVC_RING_SCATTERED ? IVC_MIN((uint32_t)AHEAD, rx->n_slots / 2) : 0;
+        rx->ahead = order == IVC_RING_SCATTERED ? AHEAD : 0;
+        rx->short_max = (order == IVC_RING_SCATTERED ? 0 : rx->second_line) + IVC_LINE - IVC_SLOT_INLINE_AT;
     }
     return begins ? 0 : ivc_rx_peek(rx, head, ret_packet);
 }
@@ -193,7 +210,7 @@ int ivc_rx_peek_other(struct ivc_rx *rx, uint64_t word, const char *slot, char *
         return skip(rx, len, ret_packet->tag, head, ret_packet);
     if (kind == IVC_SLOT_INLINE) {
         memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
-        return read_inline(rx, slot, len, ret_packet);
+        return read_inline(rx, slot, len, head, ret_packet);
     }
     if (len > IVC_SLOT_HEAD_MAX)
         return bad_ring(rx->slot, "a first line longer than a line");

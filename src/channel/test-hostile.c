@@ -93,34 +93,44 @@ static bool check_short(const struct ivc_rx *fresh, uint32_t kind, uint32_t len,
         return false;
     CHECK_EQ(kind, IVC_SLOT_INLINE);
     CHECK_EQ((uint32_t)n + 4, len);
-    CHECK((uint32_t)n <= ROOM && len <= rx.short_max && rx.head == fresh->head);
+    CHECK((uint32_t)n <= ROOM && rx.head == fresh->head);
+    CHECK(len <= rx.short_max || (rx.order == IVC_RING_SCATTERED && rx.at + 2 <= rx.n_slots));
     return true;
 }
 
 /* Every shape of a slot's word and of what it refers to. */
 static void test_slots(void)
 {
-    static const uint32_t lens[] = { 0, 1, 7, 8, 9, 40, 41, 56, 57, 104, 105, 120, 121, 232, 248, 249,
+    static const uint32_t lens[] = { 0, 1, 7, 8, 9, 40, 41, 56, 57, 68, 69, 104, 105, 120, 121, 232, 249, 2017,
                                      4072, 4088, 4089, 0x7fff, 0xffff };
     static const uint32_t shares[] = { 0, 1, 2, 30, 31, 32, 33, 255, 0x80000000, UINT32_MAX };
     static const uint64_t offsets[] = { 0, 1, 64, 4096, SIZE - 1, SIZE, (uint64_t)1 << 31,
                                         (uint64_t)1 << 32, (uint64_t)1 << 63, UINT64_MAX,
                                         UINT64_MAX - 4095 };
     static const uint32_t body_lens[] = { 0, 1, 100, 4096, SIZE, 0x7fffffff, UINT32_MAX };
-    static const uint32_t slots[] = { 64, 64, 128, 128, 256, 4096 };
+    static const struct { uint32_t slot, from_end; bool scattered; } rows[] = {
+        { 64, 0, false }, { 64, 2, false }, { 128, 0, false }, { 128, 4, false }, { 256, 0, false }, { 4096, 6, false },
+        { 64, 0, true }, { 128, 0, true }, { 128, 1, true }, { 128, 2, true }, { 256, 9, true },
+    };
     unsigned good = 0, bad = 0, taken = 0;
 
-    for (unsigned s = 0; s < sizeof slots / sizeof *slots; s++) {
+    for (unsigned s = 0; s < sizeof rows / sizeof *rows; s++) {
         struct pair pair;
         struct ivc_rx fresh, rx;
         char head_bytes[IVC_RX_HEAD_MAX];
         struct ivc_packet packet;
         char *slot;
 
-        open_pair(&pair, 65536, slots[s]);
+        open_pair(&pair, 65536, rows[s].slot);
         CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, &fresh), 0);
-        fresh.at = s % 2 ? fresh.n_slots - 1 - s : 0;
-        slot = pair.tx.slots + (size_t)fresh.at * slots[s];
+        if (rows[s].scattered) {
+            ivc_store_release((ivc_atomic_u64 *)pair.tx.slots,
+                              ivc_slot_word(1, fresh.n_slots, IVC_RING_SCATTERED, IVC_SLOT_SKIP));
+            CHECK_EQ(ivc_rx_peek(&fresh, head_bytes, &packet), 0);
+            CHECK_EQ(fresh.order, IVC_RING_SCATTERED);
+        }
+        fresh.at = rows[s].from_end > 0 ? fresh.n_slots - rows[s].from_end : 0;
+        slot = pair.tx.slots + ivc_slot_place(fresh.at, fresh.n_slots, fresh.order) * (size_t)rows[s].slot;
         for (uint32_t kind = 0; kind < 256; kind += kind < 6 ? 1 : 83)
             for (unsigned l = 0; l < sizeof lens / sizeof *lens; l++)
                 for (unsigned h = 0; h < sizeof shares / sizeof *shares; h++)
@@ -129,10 +139,10 @@ static void test_slots(void)
                             struct ivc_slot_ref ref = { shares[h], body_lens[b], offsets[o] };
                             int r;
 
-                            memset(slot + 8, 0xff, slots[s] - 8);
+                            memset(slot + 8, 0xff, rows[s].slot - 8);
                             memcpy(slot + IVC_SLOT_REF_AT, &ref, sizeof ref);
                             ivc_store_release((ivc_atomic_u64 *)slot,
-                                              ivc_slot_word(1, lens[l], 3, kind));
+                                              ivc_slot_word(fresh.stamp, lens[l], 3, kind));
                             rx = fresh;
                             r = ivc_rx_peek(&rx, head_bytes, &packet);
                             CHECK_THAT(r == 1 || r == 0 || r == -EBADMSG, "kind %u gave %d", kind, r);
@@ -178,7 +188,12 @@ static void test_skips(void)
         CHECK_THAT(rx.order == (rows[i].scattered ? IVC_RING_SCATTERED : IVC_RING_IN_LINE), "row %u", i);
         if (rows[i].answer == 0) {
             CHECK_EQ(rx.at, 0);
-            ivc_store_release((ivc_atomic_u64 *)pair.tx.slots, ivc_slot_word(2, 500, 1, IVC_SLOT_INLINE));
+            ivc_store_release((ivc_atomic_u64 *)pair.tx.slots,
+                              ivc_slot_word(2, IVC_SCATTERED_MAX, 1, IVC_SLOT_INLINE));
+            CHECK_THAT(ivc_rx_peek(&rx, head_bytes, &packet) == 1, "row %u", i);
+            CHECK_EQ(packet.head_len + packet.body_len, (uint32_t)IVC_SCATTERED_MAX);
+            ivc_store_release((ivc_atomic_u64 *)pair.tx.slots,
+                              ivc_slot_word(2, IVC_SCATTERED_MAX + 1, 1, IVC_SLOT_INLINE));
             CHECK_THAT(ivc_rx_peek(&rx, head_bytes, &packet) == (rows[i].scattered ? -EBADMSG : 1), "row %u", i);
         }
         ivc_rx_close(&rx);

@@ -294,23 +294,25 @@ static int count_packet(void *arg, uint64_t at, uint8_t tag, const struct iovec 
 static void test_orders(void)
 {
     static const struct { uint32_t ring, slot; bool scatters; } rows[] = {
-        { 16 << 10, 128, true }, { 4096, 64, true }, { 256 << 10, 128, true }, { 2048, 256, true },
-        { 24 << 10, 128, false },
+        { 16 << 10, 128, true }, { 8192, 64, true }, { 256 << 10, 128, true }, { 32 << 10, 256, true },
+        { 24 << 10, 128, false }, { 4096, 64, false },
     };
 
     for (unsigned s = 0; s < sizeof rows / sizeof *rows; s++) {
         struct pair pair;
         enum ivc_ring_order order = IVC_RING_IN_LINE;
-        uint64_t sent = 0, taken = 0, state = s + 1, changes = 0, published = 0;
+        uint64_t sent = 0, taken = 0, state = s + 1, changes = 0, published = 0, several = 0;
         size_t lens[1 << 12];
 
         open_pair(&pair, rows[s].ring, rows[s].slot, 4096, 65536);
         pair.tx.scatters = rows[s].scatters;
         while (sent < 60000) {
+            const size_t maxes[] = { pair.tx.inline_max, pair.tx.inline_max, 330, IVC_MIN(pair.tx.eager_max, 3000) };
+            size_t max = maxes[check_random(&state) % 4];
+            unsigned unread = 0;
+
             if (check_random(&state) % 2)
                 ivc_tx_was_answered(&pair.tx);
-            size_t max = check_random(&state) % 4 ? pair.tx.inline_max : IVC_MIN(pair.tx.eager_max, 3000);
-            unsigned unread = 0;
 
             for (uint64_t n = check_random(&state) % 60; n > 0; n--) {
                 size_t len = check_random(&state) % (max + 1);
@@ -323,6 +325,7 @@ static void test_orders(void)
                 lens[sent++ % (1 << 12)] = len;
                 changes += pair.tx.order != order;
                 order = pair.tx.order;
+                several += order == IVC_RING_SCATTERED && len > 2 * IVC_SLOT_FIRST_LINE;
             }
             CHECK_EQ(ivc_tx_unread(&pair.tx, count_packet, &unread), 0);
             CHECK_EQ(unread, sent - published);
@@ -336,7 +339,8 @@ static void test_orders(void)
         for (; taken < sent; taken++)
             take_one(&pair, taken, lens[taken % (1 << 12)]);
         nothing_there(&pair);
-        CHECK_THAT(rows[s].scatters ? changes > 100 : changes == 0, "row %u: %u changes", s, (unsigned)changes);
+        CHECK_THAT(rows[s].scatters ? changes > 100 && several > 100 : changes == 0, "row %u: %u changes, %u of "
+                   "several slots", s, (unsigned)changes, (unsigned)several);
         close_pair(&pair);
     }
 }
@@ -347,7 +351,8 @@ static void test_places(void)
     static bool seen[IVC_SLOTS_MAX];
 
     for (uint32_t n = 3; n <= IVC_SLOTS_MAX; n = 2 * n + 1) {
-        CHECK(ivc_ring_scatters(n) && !ivc_ring_scatters(n - 1) && !ivc_ring_scatters(n + 1));
+        CHECK_EQ(ivc_ring_scatters(n), n > 3 * IVC_SCATTERED_SLOTS);
+        CHECK(!ivc_ring_scatters(n - 1) && !ivc_ring_scatters(n + 1));
         memset(seen, 0, sizeof seen);
         for (uint32_t i = 0; i < n; i++) {
             uint32_t place = ivc_slot_place(i, n, IVC_RING_SCATTERED);

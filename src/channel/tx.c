@@ -61,6 +61,11 @@ static uint32_t lap(const struct ivc_tx *tx)
     return IVC_MIN(bytes >> tx->shift, tx->n_slots);
 }
 
+static uint32_t inline_max(const struct ivc_tx *tx, enum ivc_ring_order order)
+{
+    return order == IVC_RING_SCATTERED ? IVC_SLOT_FIRST_LINE : (1u << tx->shift) - IVC_SLOT_INLINE_AT;
+}
+
 static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
 {
     tx->slots = (char *)tx->share.memory + sizeof *header;
@@ -69,7 +74,7 @@ static void attach(struct ivc_tx *tx, const struct ivc_ring_header *header)
     tx->shift = (uint32_t)__builtin_ctz(header->slot_size);
     tx->second_line = ivc_slot_second_line(header->slot_size);
     tx->ahead = IVC_MIN(AHEAD, header->n_slots / 2);
-    tx->inline_max = header->slot_size - IVC_SLOT_INLINE_AT;
+    tx->inline_max = inline_max(tx, IVC_RING_IN_LINE);
     tx->eager_max = eager_max(header);
     tx->keeps_pace = true;
     tx->look_at = lap(tx);
@@ -248,6 +253,7 @@ static void skip(struct ivc_tx *tx, enum ivc_ring_order order)
 
     ivc_tx_publish(tx, ivc_tx_tail_slot(tx), gap, (uint8_t)order, IVC_SLOT_SKIP, gap);
     tx->order = order;          /* the first slot has the same place in each */
+    tx->inline_max = inline_max(tx, order);
 }
 
 /* Slots of a lap of that order in front of the one that lies where the tail does. */
@@ -269,16 +275,20 @@ static void change_order(struct ivc_tx *tx, enum ivc_ring_order order, uint32_t 
     set_limit(tx);
 }
 
-/* One who sends short packets has been answered: the next lap is scattered, if everything was read, and as long as it
- * does not make the sender wait soon.  Else after as many packets again. */
-static int look_for_order(struct ivc_tx *tx)
+/* One who sends packets that can be scattered has been answered: the next lap is, if everything was read, and as long
+ * as it does not make the sender wait soon.  Else after as many packets again. */
+static int look_for_order(struct ivc_tx *tx, size_t len)
 {
-    int r = ivc_tx_refresh(tx);
     uint32_t room;
+    int r;
 
+    tx->run = 0;
+    set_limit(tx);
+    if (len > ivc_tx_scattered_max(tx))
+        return 0;
+    r = ivc_tx_refresh(tx);
     if (r < 0)
         return r;
-    tx->run = 0;
     if (!ivc_tx_idle(tx) || tx->at == 0)
         return 0;
     room = room_in(tx, IVC_RING_SCATTERED);
@@ -370,7 +380,7 @@ static void fetch_lines(const struct ivc_tx *tx, char *line, uint32_t bytes)
 /* In several slots. */
 static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov, size_t len)
 {
-    uint32_t n = ivc_slots_for((uint32_t)len, tx->shift);
+    uint32_t n = ivc_slots_for((uint32_t)len, tx->shift, IVC_RING_IN_LINE);
     char *slot;
     uint32_t bytes = n << tx->shift;
     int r = ivc_tx_lines_up(tx) ? 0 : no_room(tx);
@@ -402,6 +412,61 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     return 0;
 }
 
+/* What is left of a packet's pieces: from `at` in the first one on. */
+struct pieces {
+    const struct iovec *iov;
+    size_t at;
+};
+
+static void skip_bytes(struct pieces *pieces, size_t n)
+{
+    for (; n > pieces->iov->iov_len; pieces->iov++)
+        n -= pieces->iov->iov_len;
+    pieces->at = n;
+}
+
+static void take_bytes(struct pieces *pieces, char *to, size_t n)
+{
+    size_t part;
+
+    for (; n > pieces->iov->iov_len - pieces->at; n -= part, to += part) {
+        part = pieces->iov->iov_len - pieces->at;
+        if (part > 0)
+            memcpy(to, (const char *)pieces->iov->iov_base + pieces->at, part);
+        pieces->iov++;
+        pieces->at = 0;
+    }
+    if (n == IVC_SLOT_FIRST_LINE)
+        memcpy(to, (const char *)pieces->iov->iov_base + pieces->at, IVC_SLOT_FIRST_LINE);  /* a few moves */
+    else
+        memcpy(to, (const char *)pieces->iov->iov_base + pieces->at, n);
+    pieces->at += n;
+}
+
+/* In several slots, which are scattered.  The first one last: see gather_split(). */
+static int send_scattered(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, size_t len)
+{
+    uint32_t n = ivc_slots_for((uint32_t)len, tx->shift, IVC_RING_SCATTERED);
+    struct pieces pieces = { iov, 0 };
+    size_t left = len - IVC_SLOT_FIRST_LINE;
+    int r = need_slots(tx, n);
+
+    if (r == 0 && n > tx->n_slots - tx->at && (r = need_slots(tx, n + tx->n_slots - tx->at)) == 0)
+        skip(tx, IVC_RING_SCATTERED);
+    if (r != 0)
+        return r;
+    skip_bytes(&pieces, IVC_SLOT_FIRST_LINE);
+    for (uint32_t i = 1; i < n; i++) {
+        size_t part = IVC_MIN(left, (size_t)IVC_SLOT_FIRST_LINE);
+
+        take_bytes(&pieces, ivc_tx_inner(tx, i), part);
+        left -= part;
+    }
+    take_bytes(&(struct pieces){ iov, 0 }, ivc_tx_tail_slot(tx) + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
+    ivc_tx_publish(tx, ivc_tx_tail_slot(tx), (uint32_t)len, tag, IVC_SLOT_INLINE, n);
+    return 0;
+}
+
 /* In one slot, for which there is room, but more than its first line. */
 static int send_two_lines(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, unsigned n_iov, size_t len)
 {
@@ -420,9 +485,10 @@ int ivc_tx_send_other(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, u
     if (len > tx->eager_max)
         return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: more than the %u that are sent at once",
                              len, tx->eager_max);
-    if (len > tx->inline_max)
-        return send_long(tx, tag, iov, n_iov, len);
-    r = tx->limit == 0 ? look_for_order(tx) : 0;
+    r = tx->limit == 0 ? look_for_order(tx, len) : 0;
+    if (r == 0 && len > tx->inline_max)
+        return tx->order == IVC_RING_SCATTERED && len <= ivc_tx_scattered_max(tx)
+            ? send_scattered(tx, tag, iov, len) : send_long(tx, tag, iov, n_iov, len);
     if (r == 0)
         r = need_slots(tx, 1);
     if (r != 0)
@@ -523,6 +589,31 @@ static int unread_ref(const struct ivc_tx *tx, const char *slot, uint64_t word, 
     return fn(arg, at, (uint8_t)(word >> 48), iov, 2);
 }
 
+static char *slot_of(const struct ivc_tx *tx, uint32_t i, enum ivc_ring_order order)
+{
+    return tx->slots + ((size_t)ivc_slot_place(i, tx->n_slots, order) << tx->shift);
+}
+
+/* INLINE: in line it is one piece. */
+static int unread_bytes(const struct ivc_tx *tx, uint64_t word, uint64_t at, enum ivc_ring_order order,
+                        ivc_tx_unread_fn *fn, void *arg)
+{
+    struct iovec iov[IVC_SCATTERED_SLOTS];
+    uint32_t len = word >> 32 & 0xffff, first = (uint32_t)(at % tx->n_slots), n = 0;
+    bool scattered = order == IVC_RING_SCATTERED;
+
+    if (scattered && len > IVC_SCATTERED_MAX)
+        return -EBADMSG;
+    do {
+        uint32_t part = scattered ? IVC_MIN(len, (uint32_t)IVC_SLOT_FIRST_LINE) : len;
+
+        iov[n] = (struct iovec){ slot_of(tx, first + n, order) + IVC_SLOT_INLINE_AT, part };
+        len -= part;
+        n++;
+    } while (len > 0);
+    return fn(arg, at, (uint8_t)(word >> 48), iov, n);
+}
+
 /* What was not read and begins at `at`; tells how many slots it takes.  The ring is ours, and yet others could
  * have written it. */
 static int unread_slot(const struct ivc_tx *tx, uint64_t at, uint32_t *ret_n, ivc_tx_unread_fn *fn,
@@ -530,18 +621,17 @@ static int unread_slot(const struct ivc_tx *tx, uint64_t at, uint32_t *ret_n, iv
 {
     uint32_t i = (uint32_t)(at % tx->n_slots);
     enum ivc_ring_order order = at / tx->n_slots == tx->tail / tx->n_slots ? tx->order : tx->order_before;
-    const char *slot = tx->slots + ((size_t)ivc_slot_place(i, tx->n_slots, order) << tx->shift);
+    const char *slot = slot_of(tx, i, order);
     uint64_t word = ivc_load_relaxed((const ivc_atomic_u64 *)slot);     /* our own store */
     uint32_t kind = (uint32_t)(word >> 56), len = word >> 32 & 0xffff;
 
-    *ret_n = kind == IVC_SLOT_INLINE ? ivc_slots_for(len, tx->shift) : kind == IVC_SLOT_SKIP ? len : 1;
+    *ret_n = kind == IVC_SLOT_INLINE ? ivc_slots_for(len, tx->shift, order) : kind == IVC_SLOT_SKIP ? len : 1;
     if ((uint32_t)word != ivc_stamp_of(at / tx->n_slots) || *ret_n == 0 || *ret_n > tx->n_slots - i
         || *ret_n > tx->tail - at)
         return -EBADMSG;
     switch (kind) {
     case IVC_SLOT_INLINE:
-        return fn(arg, at, (uint8_t)(word >> 48),
-                  &(struct iovec){ (char *)slot + IVC_SLOT_INLINE_AT, len }, 1);
+        return unread_bytes(tx, word, at, order, fn, arg);
     case IVC_SLOT_REF:
         return unread_ref(tx, slot, word, at, fn, arg);
     case IVC_SLOT_SHARE:

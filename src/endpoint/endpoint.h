@@ -172,7 +172,10 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
 
 /* The same for a packet of two pieces, a header and what it is the header of: the shortest way of the commonest packet.
  * (When either has more than IVC_SHORT_MAX bytes, it goes the other way, which is shorter for who calls it.) */
-enum { IVC_SHORT_MAX = 32 };    /* bytes that are copied by a few moves */
+enum {
+    IVC_SHORT_HEAD_MAX = 32,
+    IVC_SHORT_MAX = 64,         /* bytes that are copied by a few moves */
+};
 int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
                             size_t head_len, const void *bytes, size_t len);
 

@@ -163,9 +163,9 @@ struct ivc_endpoint {
     uint32_t told_number;           /* of the residence that on_moved has heard of */
     bool answers;                   /* does what orders ask for: somebody takes what becomes of peers */
 
-    struct ivc_packet packet;       /* the one being delivered; its head: */
+    struct ivc_packet packet;       /* the one being delivered; its: */
+    enum ivc_body body;
     _Alignas(16) char head[IVC_RX_HEAD_MAX];
-    enum ivc_body body;             /* its */
     char description[384];
     char warning[512];
     struct ivc_callers callers;     /* wait.c */

@@ -156,16 +156,17 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
                                       uint8_t tag, const struct iovec *iov, unsigned n_iov,
                                       size_t len)
 {
-    uint64_t from = peer->tx.tail;
-    bool eager = __builtin_expect(len <= peer->tx.eager_max, 1);
+    struct ivc_tx *tx = &peer->tx;
+    uint64_t from = tx->tail;
+    bool eager = __builtin_expect(len <= tx->eager_max, 1);
     bool by_chunk = true;
     int r = IVC_E_FULL;
 
-    if (!eager || (__builtin_expect(len >= IVC_AHEAD_LEAST, 0) && goes_by_chunk(endpoint, &peer->tx, len))
-        || __builtin_expect(!ivc_tx_takes(&peer->tx, len), 0))
+    if (!eager || (__builtin_expect(len >= IVC_AHEAD_LEAST, 0) && goes_by_chunk(endpoint, tx, len))
+        || __builtin_expect(!ivc_tx_takes(tx, len), 0))
         r = send_by_chunk(endpoint, peer, tag, iov, n_iov, len);
     if (eager && (r == IVC_E_FULL || r == IVC_E_NOSPACE)) {
-        r = ivc_tx_send(&peer->tx, tag, iov, n_iov, len);
+        r = ivc_tx_send(tx, tag, iov, n_iov, len);
         by_chunk = false;
     }
 
@@ -175,7 +176,7 @@ static inline int send_through_memory(struct ivc_endpoint *endpoint, struct ivc_
     atomic_signal_fence(memory_order_seq_cst);
     if (!ivc_region_is_intact(endpoint->home.region) && r == 0)
         keep_unsure(endpoint, peer, from,
-                    peer->tx.tail - (by_chunk ? 1 : ivc_slots_for((uint32_t)len, peer->tx.shift)), tag, iov, n_iov);
+                    tx->tail - (by_chunk ? 1 : ivc_slots_for((uint32_t)len, tx->shift, tx->order)), tag, iov, n_iov);
     return r;
 }
 
@@ -220,11 +221,13 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
 void ivc_endpoint_end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
                             size_t head_len, const void *bytes, size_t len)
 {
+    const struct ivc_tx *tx = &peer->tx;
     struct iovec iov[2] = { { (void *)head, head_len }, { (void *)bytes, len } };
+    uint64_t at = tx->tail - ivc_slots_for((uint32_t)(head_len + len), tx->shift, tx->order);
 
-    ivc_doorbell_ring(&peer->tx.bell);
+    ivc_doorbell_ring(&tx->bell);
     if (!ivc_region_is_intact(endpoint->home.region))
-        keep_unsure(endpoint, peer, peer->tx.tail - 1, peer->tx.tail - 1, tag, iov, len > 0 ? 2 : 1);
+        keep_unsure(endpoint, peer, at, at, tag, iov, len > 0 ? 2 : 1);
     ivc_gate_leave(&endpoint->gate);
 }
 

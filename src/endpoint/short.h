@@ -55,7 +55,7 @@ bool ivc_endpoint_try_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 {
     enum ivc_short sent = IVC_SHORT_NO;
 
-    if (head_len <= IVC_SHORT_MAX && len <= IVC_SHORT_MAX)
+    if (head_len <= IVC_SHORT_HEAD_MAX && len <= IVC_SHORT_MAX)
         sent = ivc_endpoint_store_short(endpoint, peer, tag, head, head_len, bytes, len);
     if (__builtin_expect(sent == IVC_SHORT_OPEN, 0))
         ivc_endpoint_end_short(endpoint, peer, tag, head, head_len, bytes, len);
@@ -83,7 +83,7 @@ ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer
         n = ivc_rx_peek_short(&peer->rx, tag, word, to, room);
     /* Else those were zeroes of a window that was taken away. */
     if (n >= 0 && ivc_region_is_intact(endpoint->home.region)) {
-        ivc_rx_advance_by(&peer->rx, 1);
+        ivc_rx_advance(&peer->rx);
         ivc_peer_has_received(peer, sizeof word + (size_t)n);
         ivc_endpoint_is_busy(endpoint);
         ivc_tx_was_answered(&peer->tx);
