@@ -489,9 +489,10 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
 }
 
 /* The next packet, if it is of that tag, and begins with that word, and then has at most `room` bytes, and at most
- * IVC_COPY_FEW_MAX: these are copied to `to`, and their number is the answer; then ivc_rx_advance().  -1: there is no
- * such packet. */
-static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32_t word, char *to, size_t room)
+ * IVC_COPY_FEW_MAX: these are copied to `to`, and their number is the answer; then ivc_rx_advance_by() the slots.  -1:
+ * there is no such packet. */
+static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32_t word, char *to, size_t room,
+                                          uint32_t *ret_slots)
 {
     const char *slot = ivc_rx_head_slot(rx);
     /* Acquire: as in ivc_rx_peek(). */
@@ -507,7 +508,7 @@ static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32
     __builtin_prefetch(ivc_rx_slot_ahead(rx, 0));
     if (__builtin_expect(len <= rx->short_max, 1)) {
         ivc_copy_few(to, slot + IVC_SLOT_INLINE_AT + sizeof word, len - sizeof word);
-        rx->step = 1;
+        *ret_slots = 1;
     } else {
         enum { REST = sizeof word + IVC_COPY_FEW_MAX - IVC_SLOT_FIRST_LINE };
 
@@ -518,21 +519,26 @@ static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32
         memcpy(to, slot + IVC_SLOT_INLINE_AT + sizeof word, IVC_SLOT_FIRST_LINE - sizeof word);
         ivc_copy_few(to + IVC_SLOT_FIRST_LINE - sizeof word, ivc_rx_slot(rx, rx->at + 1) + IVC_SLOT_INLINE_AT,
                      IVC_MIN(len - IVC_SLOT_FIRST_LINE, (uint32_t)REST));   /* for the compiler */
-        rx->step = 2;
+        *ret_slots = rx->step = 2;
     }
     return (ptrdiff_t)(len - sizeof word);
 }
 
-static inline void ivc_rx_advance(struct ivc_rx *rx)
+static inline void ivc_rx_advance_by(struct ivc_rx *rx, uint32_t slots)
 {
-    rx->head += rx->step;
-    rx->at += rx->step;
+    rx->head += slots;
+    rx->at += slots;
     if (rx->at == rx->n_slots) {
         rx->at = 0;
         rx->stamp = ivc_stamp_after(rx->stamp);
     }
     if (rx->head - rx->published >= rx->publish_every)
         ivc_rx_publish(rx);
+}
+
+static inline void ivc_rx_advance(struct ivc_rx *rx)
+{
+    ivc_rx_advance_by(rx, rx->step);
 }
 
 #endif

@@ -83,10 +83,11 @@ static bool check_short(const struct ivc_rx *fresh, uint32_t kind, uint32_t len,
     enum { ROOM = 100, GUARD = 28 };
     struct ivc_rx rx = *fresh;
     char to[ROOM + GUARD];
+    uint32_t n_slots;
     ptrdiff_t n;
 
     memset(to, 0x55, sizeof to);
-    n = ivc_rx_peek_short(&rx, 3, word, to, ROOM);
+    n = ivc_rx_peek_short(&rx, 3, word, to, ROOM, &n_slots);
     for (unsigned i = n < 0 ? 0 : (unsigned)n; i < sizeof to; i++)
         CHECK_THAT(to[i] == 0x55, "kind %u, %u bytes: byte %u was written", kind, len, i);
     if (n < 0)
@@ -94,7 +95,8 @@ static bool check_short(const struct ivc_rx *fresh, uint32_t kind, uint32_t len,
     CHECK_EQ(kind, IVC_SLOT_INLINE);
     CHECK_EQ((uint32_t)n + 4, len);
     CHECK((uint32_t)n <= ROOM && rx.head == fresh->head);
-    CHECK(len <= rx.short_max || (rx.order == IVC_RING_SCATTERED && rx.at + 2 <= rx.n_slots));
+    CHECK_EQ(n_slots, ivc_slots_for(len, rx.shift, rx.order));
+    CHECK(n_slots == 1 || (n_slots == 2 && rx.at + 2 <= rx.n_slots));
     return true;
 }
 

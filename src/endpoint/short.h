@@ -74,16 +74,17 @@ ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer
                                   void *to, size_t room)
 {
     ptrdiff_t n = -1;
+    uint32_t slots = 0;
 
     /* Inside of a turn a packet may be about to be delivered. */
     if (__builtin_expect(endpoint->threads || endpoint->in_turn || !ivc_gate_try(&endpoint->gate), 0))
         return -1;
     /* Relaxed: as in poll_turn().  What was left over from before comes first. */
     if (peer->hot && ivc_load_relaxed(&endpoint->news) == 0 && peer->rx.head % IVC_SHORT_TURN != 0)
-        n = ivc_rx_peek_short(&peer->rx, tag, word, to, room);
+        n = ivc_rx_peek_short(&peer->rx, tag, word, to, room, &slots);
     /* Else those were zeroes of a window that was taken away. */
     if (n >= 0 && ivc_region_is_intact(endpoint->home.region)) {
-        ivc_rx_advance(&peer->rx);
+        ivc_rx_advance_by(&peer->rx, slots);
         ivc_peer_has_received(peer, sizeof word + (size_t)n);
         ivc_endpoint_is_busy(endpoint);
         ivc_tx_was_answered(&peer->tx);
