@@ -58,8 +58,8 @@ struct ivc_tx {
     bool keeps_pace;            /* everything was read then */
     bool is_awaited;            /* in the middle of a stream nearly all chunks were read: the receiver waits for us */
     bool untimed;               /* the clock is not to be read */
-    bool is_crowded;            /* others want our processor: the receiver may be one of them, and read what we fill out of
-                                   our cache */
+    bool is_crowded;            /* others want our processor: the receiver may be one of them, and read what we fill
+                                   out of our cache */
     uint32_t far;               /* looks by which it was far away, less those by which it was not */
     struct ivc_doorbell bell;
     bool *is_inner;             /* by place: it is not a packet's first, and its first word may look like anything */
