@@ -6,7 +6,8 @@
  * line.  So neither can hurt the other by dying, and what a peer wrote is checked when it is read.
  *
  * Positions count slots from the ring's first packet on, laps included.  Invariants.  Sender: head <=
- * tail <= head + n_slots.  A slot, and the chunk that it refers to, are written again only after the
+ * tail <= head + n_slots; and where the order of slots has changed behind head, besides what the SKIP there passes
+ * over: less than 2 x n_slots.  A slot, and the chunk that it refers to, are written again only after the
  * receiver's head has passed it.
  *
  * Threads: the calls on one ivc_tx (and on the pool behind it) are made under one lock, the calls
@@ -402,6 +403,13 @@ void ivc_rx_close(struct ivc_rx *rx);
  * none, -EBADMSG when the sender wrote nonsense.  After the packet was handled, ivc_rx_advance(). */
 static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *ret_packet);
 static inline void ivc_rx_advance(struct ivc_rx *rx);
+
+/* For one who reads what a ring has, and then no more though its sender may live: all of it lies in front of that
+ * position. */
+static inline uint64_t ivc_rx_end(const struct ivc_rx *rx)
+{
+    return rx->head + 2 * (uint64_t)rx->n_slots;
+}
 
 /* Tells the sender how far we are; called at the end of every turn. */
 static inline void ivc_rx_publish(struct ivc_rx *rx)

@@ -316,7 +316,7 @@ static void test_orders(void)
     for (unsigned s = 0; s < sizeof rows / sizeof *rows; s++) {
         struct pair pair;
         enum ivc_ring_order order = IVC_RING_IN_LINE;
-        uint64_t sent = 0, taken = 0, state = s + 1, changes = 0, published = 0, several = 0;
+        uint64_t sent = 0, taken = 0, state = s + 1, changes = 0, published = 0, several = 0, most = 0;
         size_t lens[1 << 12];
 
         open_pair(&pair, rows[s].ring, rows[s].slot, 4096, 65536);
@@ -329,7 +329,7 @@ static void test_orders(void)
             if (check_random(&state) % 2)
                 ivc_tx_was_answered(&pair.tx);
 
-            for (uint64_t n = check_random(&state) % 60; n > 0; n--) {
+            for (uint64_t n = check_random(&state) % (check_random(&state) % 8 ? 60 : 4096); n > 0; n--) {
                 size_t len = check_random(&state) % (max + 1);
                 int r = send_one(&pair, sent, len);
 
@@ -338,6 +338,8 @@ static void test_orders(void)
                     break;
                 }
                 lens[sent++ % (1 << 12)] = len;
+                CHECK(pair.tx.tail < ivc_rx_end(&pair.rx));
+                most = IVC_MAX(most, pair.tx.tail - pair.rx.head);
                 changes += pair.tx.order != order;
                 order = pair.tx.order;
                 several += order == IVC_RING_SCATTERED && len > 2 * IVC_SLOT_FIRST_LINE;
@@ -354,8 +356,9 @@ static void test_orders(void)
         for (; taken < sent; taken++)
             take_one(&pair, taken, lens[taken % (1 << 12)]);
         nothing_there(&pair);
-        CHECK_THAT(rows[s].scatters ? changes > 100 && several > 100 : changes == 0, "row %u: %u changes, %u of "
+        CHECK_THAT(rows[s].scatters ? changes > 20 && several > 100 : changes == 0, "row %u: %u changes, %u of "
                    "several slots", s, (unsigned)changes, (unsigned)several);
+        CHECK((most > pair.tx.n_slots) == rows[s].scatters);    /* the SKIP's slots count */
         close_pair(&pair);
     }
 }

@@ -332,9 +332,8 @@ int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     pool = ivc_residence_pool(home, options.slot);
     if (!pool)
         return -ENOMEM;
-    /* Both are for small caches of those who do not share a processor.  Not where guests may move: then bytes of
-     * streams got lost, and it is not known why (docs/performance.md). */
-    options.scatters = pool->is_wide && !endpoint->helper;
+    /* Both are for small caches of those who do not share a processor. */
+    options.scatters = pool->is_wide;
     r = open_ring(endpoint, peer, pool, &options);
     if (r == IVC_E_NOSPACE) {
         bool coming = ivc_region_memory_is_coming(home->region);

@@ -223,7 +223,7 @@ static void take_last_packets(struct ivc_endpoint *endpoint, struct ivc_peer *pe
 
     ivc_poll_open_rx(endpoint, peer);
     if (peer->rx_open)
-        end = peer->rx.head + peer->rx.n_slots;    /* a full ring at most: it may live, unaware */
+        end = ivc_rx_end(&peer->rx);    /* it may live, unaware */
     do {
         endpoint->end_turn = false;     /* all of it: there is no later */
     } while (peer->rx_open && peer->rx.head < end && poll_peer(endpoint, peer) > 0);

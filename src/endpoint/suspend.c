@@ -116,7 +116,7 @@ static int keep_unread(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     int r = 0, found = 1;
 
     (void)ivc_poll_map_rx(endpoint, peer);
-    end = peer->rx_open ? peer->rx.head + peer->rx.n_slots : 0;
+    end = peer->rx_open ? ivc_rx_end(&peer->rx) : 0;
     while (peer->rx_open && peer->rx.head < end && r == 0
            && (found = ivc_rx_peek(&peer->rx, endpoint->head, packet)) == 1) {
         struct iovec iov[2] = {
