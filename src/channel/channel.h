@@ -223,9 +223,15 @@ static inline bool ivc_tx_has_room(const struct ivc_tx *tx, size_t len)
            && tx->at + 1 < tx->n_slots;
 }
 
+/* The slot `i` of a lap of that order. */
+static inline char *ivc_tx_slot_in(const struct ivc_tx *tx, uint32_t i, enum ivc_ring_order order)
+{
+    return tx->slots + ((size_t)ivc_slot_place(i, tx->n_slots, order) << tx->shift);
+}
+
 static inline char *ivc_tx_slot(const struct ivc_tx *tx, uint32_t i)
 {
-    return tx->slots + ((size_t)ivc_slot_place(i, tx->n_slots, tx->order) << tx->shift);
+    return ivc_tx_slot_in(tx, i, tx->order);
 }
 
 static inline char *ivc_tx_tail_slot(const struct ivc_tx *tx)

@@ -321,6 +321,17 @@ static int need_slots(struct ivc_tx *tx, uint32_t n)
     return tx->tail + n <= tx->limit ? 0 : no_room(tx);
 }
 
+/* ... one behind the other: from the ring's beginning on, if they do not fit before its end. */
+static int need_row(struct ivc_tx *tx, uint32_t n)
+{
+    uint32_t left = tx->n_slots - tx->at, gap = n > left ? left : 0;
+    int r = need_slots(tx, gap + n);
+
+    if (r == 0 && gap > 0)
+        skip(tx, tx->order);
+    return r;
+}
+
 /* Once in each lap, before a packet of `n` slots: when the receiver keeps pace, a few slots suffice.  Not for what one
  * slot holds: of these a whole lap is near enough. */
 static int look_for_lap(struct ivc_tx *tx, uint32_t n)
@@ -388,10 +399,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
     if (r == 0 && tx->tail >= tx->look_at)
         r = look_for_lap(tx, n);
     if (r == 0)
-        r = need_slots(tx, n);
-    if (r == 0 && n > tx->n_slots - tx->at && (r = need_slots(tx, n + tx->n_slots - tx->at)) == 0
-        && n > tx->n_slots - tx->at)
-        skip(tx, tx->order);
+        r = need_row(tx, n);
     if (r != 0)
         return r;
     slot = ivc_tx_tail_slot(tx);
@@ -449,10 +457,8 @@ static int send_scattered(struct ivc_tx *tx, uint8_t tag, const struct iovec *io
     uint32_t n = ivc_slots_for((uint32_t)len, tx->shift, IVC_RING_SCATTERED);
     struct pieces pieces = { iov, 0 };
     size_t left = len - IVC_SLOT_FIRST_LINE;
-    int r = need_slots(tx, n);
+    int r = need_row(tx, n);
 
-    if (r == 0 && n > tx->n_slots - tx->at && (r = need_slots(tx, n + tx->n_slots - tx->at)) == 0)
-        skip(tx, IVC_RING_SCATTERED);
     if (r != 0)
         return r;
     skip_bytes(&pieces, IVC_SLOT_FIRST_LINE);
@@ -589,11 +595,6 @@ static int unread_ref(const struct ivc_tx *tx, const char *slot, uint64_t word, 
     return fn(arg, at, (uint8_t)(word >> 48), iov, 2);
 }
 
-static char *slot_of(const struct ivc_tx *tx, uint32_t i, enum ivc_ring_order order)
-{
-    return tx->slots + ((size_t)ivc_slot_place(i, tx->n_slots, order) << tx->shift);
-}
-
 /* INLINE: in line it is one piece. */
 static int unread_bytes(const struct ivc_tx *tx, uint64_t word, uint64_t at, enum ivc_ring_order order,
                         ivc_tx_unread_fn *fn, void *arg)
@@ -607,7 +608,7 @@ static int unread_bytes(const struct ivc_tx *tx, uint64_t word, uint64_t at, enu
     do {
         uint32_t part = scattered ? IVC_MIN(len, (uint32_t)IVC_SLOT_FIRST_LINE) : len;
 
-        iov[n] = (struct iovec){ slot_of(tx, first + n, order) + IVC_SLOT_INLINE_AT, part };
+        iov[n] = (struct iovec){ ivc_tx_slot_in(tx, first + n, order) + IVC_SLOT_INLINE_AT, part };
         len -= part;
         n++;
     } while (len > 0);
@@ -621,7 +622,7 @@ static int unread_slot(const struct ivc_tx *tx, uint64_t at, uint32_t *ret_n, iv
 {
     uint32_t i = (uint32_t)(at % tx->n_slots);
     enum ivc_ring_order order = at / tx->n_slots == tx->tail / tx->n_slots ? tx->order : tx->order_before;
-    const char *slot = slot_of(tx, i, order);
+    const char *slot = ivc_tx_slot_in(tx, i, order);
     uint64_t word = ivc_load_relaxed((const ivc_atomic_u64 *)slot);     /* our own store */
     uint32_t kind = (uint32_t)(word >> 56), len = word >> 32 & 0xffff;
 

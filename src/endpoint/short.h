@@ -62,7 +62,8 @@ bool ivc_endpoint_try_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     return sent != IVC_SHORT_NO;
 }
 
-enum { IVC_SHORT_TURN = 64 };       /* slots, of which one is left to progress */
+/* Slots, of which so many are left to progress: as many as a short packet takes at most, so that none goes past them. */
+enum { IVC_SHORT_TURN = 64, IVC_SHORT_LEFT = 2 };
 
 /*
  * Beside progress, for one who knows what comes next: if that is a short packet of this tag that begins with this word
@@ -80,7 +81,7 @@ ptrdiff_t ivc_endpoint_take_short(struct ivc_endpoint *endpoint, struct ivc_peer
     if (__builtin_expect(endpoint->threads || endpoint->in_turn || !ivc_gate_try(&endpoint->gate), 0))
         return -1;
     /* Relaxed: as in poll_turn().  What was left over from before comes first. */
-    if (peer->hot && ivc_load_relaxed(&endpoint->news) == 0 && peer->rx.head % IVC_SHORT_TURN != 0)
+    if (peer->hot && ivc_load_relaxed(&endpoint->news) == 0 && peer->rx.head % IVC_SHORT_TURN >= IVC_SHORT_LEFT)
         n = ivc_rx_peek_short(&peer->rx, tag, word, to, room, &slots);
     /* Else those were zeroes of a window that was taken away. */
     if (n >= 0 && ivc_region_is_intact(endpoint->home.region)) {

@@ -191,6 +191,42 @@ static void check_taken(struct ivc_peer *from, uint32_t word, const char *bytes,
     CHECK_EQ(memcmp(n < 0 ? b.packet_bytes + sizeof word : to, bytes, len), 0);
 }
 
+/* From a to b, of that many bytes, as many as the ring takes, `least` at least. */
+static void check_turns(struct ivc_peer *peer, struct ivc_peer *from, size_t len, unsigned least)
+{
+    const uint32_t word = 7;
+    char to[64];
+    unsigned n, in_a_row = 0, most = 0, turns = 0;
+
+    for (n = 0; ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, len) == 0;)
+        n++;
+    CHECK_THAT(n > least, "%u", n);
+    for (b.packets = 0; turns < 1000; ) {
+        if (ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to) == (ptrdiff_t)len) {
+            most = IVC_MAX(most, ++in_a_row);
+            continue;
+        }
+        in_a_row = 0;
+        turns++;
+        ivc_endpoint_progress(b.endpoint);
+    }
+    CHECK_THAT(b.packets > 0 && most > 0 && most < IVC_SHORT_TURN, "%u in a row", most);
+}
+
+/* So that the next packet from a to b begins a scattered lap. */
+static void scatter(struct ivc_peer *peer, struct ivc_peer *from)
+{
+    peer->tx.scatters = true;
+    for (unsigned i = 0; peer->tx.order == IVC_RING_IN_LINE; i++) {
+        CHECK(i < 1000);
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 3 }, 1), 0);
+        ivc_endpoint_progress(b.endpoint);
+        CHECK_EQ(ivc_endpoint_send(b.endpoint, from, 9, &(struct iovec){ payload, 3 }, 1), 0);
+        ivc_endpoint_progress(a.endpoint);
+    }
+    ivc_endpoint_progress(b.endpoint);
+}
+
 /* Packets of one word and some bytes, which may be taken without a handler. */
 static void test_short_packets(void)
 {
@@ -198,7 +234,6 @@ static void test_short_packets(void)
     struct ivc_peer *peer, *from;
     const uint32_t word = 7;
     char to[64];
-    ptrdiff_t n;
 
     node_open(&a, path, 1);
     node_open(&b, path, 2);
@@ -211,7 +246,7 @@ static void test_short_packets(void)
         CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload + len, len), 0);
         if (len % 16 == 0)
             ivc_endpoint_progress(a.endpoint);
-        check_taken(from, 7, payload + len, len, len <= IVC_COPY_FEW_MAX && (len + 1) % IVC_SHORT_TURN != 0);
+        check_taken(from, 7, payload + len, len, len <= IVC_COPY_FEW_MAX && (len + 1) % IVC_SHORT_TURN >= IVC_SHORT_LEFT);
     }
     /* Another tag, another word, too little room, something before it, somebody else. */
     CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8), 0);
@@ -226,16 +261,12 @@ static void test_short_packets(void)
     ivc_endpoint_progress(b.endpoint);
     CHECK_EQ(b.packets, 2);
     CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to), -1);
-    /* Without a turn only so many; and a ring that is full says so. */
-    for (n = 0; ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8) == 0;)
-        n++;
-    CHECK(n > 64);
-    for (n = 0; ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to) == 8;)
-        n++;
-    CHECK_THAT(n > 0 && n < IVC_SHORT_TURN, "%zd in a row", n);
-    b.packets = 0;
-    ivc_endpoint_progress(b.endpoint);
-    CHECK(b.packets > 0);
+    /* Without a turn only so many, in a slot or in two; and a ring that is full says so. */
+    check_turns(peer, from, 8, 64);
+    scatter(peer, from);
+    check_turns(peer, from, 60, 30);
+    CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 3 }, 1), 0);     /* an odd slot */
+    check_turns(peer, from, 60, 30);
     node_close(&a);
     node_close(&b);
 }
