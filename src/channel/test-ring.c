@@ -329,7 +329,7 @@ static void test_orders(void)
             if (check_random(&state) % 2)
                 ivc_tx_was_answered(&pair.tx);
 
-            for (uint64_t n = check_random(&state) % (check_random(&state) % 8 ? 60 : 4096); n > 0; n--) {
+            for (uint64_t n = check_random(&state) % (check_random(&state) % 32 ? 60 : 4096); n > 0; n--) {
                 size_t len = check_random(&state) % (max + 1);
                 int r = send_one(&pair, sent, len);
 
