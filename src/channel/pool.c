@@ -103,15 +103,17 @@ int ivc_pool_grow(struct ivc_pool *pool)
     return 0;
 }
 
-/* Where in a chunk that is got in this turn so many bytes are put: as far from a page's beginning as the chunk. */
-static uint32_t place_for(const struct ivc_pool *pool, size_t len)
+/* Where in a chunk so many bytes are put that are the packet `i` behind the next one: as far from a page's beginning as
+ * the chunk. A place further than the packet before, so that all parts of the caches are used alike; and in each turn
+ * two further, so that half of the pool goes round, as much as both second-level caches hold. */
+static uint32_t place_for(const struct ivc_pool *pool, size_t len, uint32_t i)
 {
     enum { PAGE = 4096 };
     uint32_t bytes = (uint32_t)len, pitch = IVC_MAX((bytes + PAGE / 2) / PAGE, 1) * PAGE;
 
     if (!pool->is_wide || bytes + pitch > pool->chunk_size)
         return 0;
-    return pool->turn % (1 + (pool->chunk_size - bytes) / pitch) * pitch;
+    return (pool->in_turn + i + 2 * pool->turn) % (1 + (pool->chunk_size - bytes) / pitch) * pitch;
 }
 
 int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk)
@@ -127,10 +129,12 @@ int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint3
     if (pool->got >= pool->turn_ends) {
         pool->turn_ends = pool->got + pool->n_chunks;
         pool->turn++;
+        pool->in_turn = 0;
     }
-    pool->got++;
     chunk = pool->queue[pool->queue_first];
-    pool->chunks[chunk].place = place_for(pool, len);
+    pool->chunks[chunk].place = place_for(pool, len, 0);
+    pool->got++;
+    pool->in_turn++;
     pool->queue_first = ivc_wrap(pool->queue_first + 1, pool->queue_size);
     pool->n_free--;
     if (pool->ahead.done > 0)
@@ -186,7 +190,7 @@ static char *free_chunk(const struct ivc_pool *pool, uint32_t i, uint32_t len)
     uint64_t offset;
 
     return chunk_memory(pool, pool->queue[ivc_wrap(pool->queue_first + i, pool->queue_size)], &share, &offset)
-        + place_for(pool, len);
+        + place_for(pool, len, i);
 }
 
 void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len)

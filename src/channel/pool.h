@@ -53,13 +53,13 @@ struct ivc_pool {
     uint32_t chunks_max;        /* the limit */
     bool is_wide;               /* all chunks go round if the region is roomy, not IVC_POOL_ROUND of them, and what takes
                                    half of one at most lies in another place of it in each turn: so memory comes round
-                                   when it has left both second-level caches */
+                                   when it is about to leave both second-level caches */
     uint32_t long_max;          /* of them, under way to one peer, of packets of IVC_FILL_LEAST bytes and more */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */
     uint64_t got;               /* so far */
     uint64_t turn_ends;         /* when so many were got: then each was got once in this turn */
-    uint32_t turn;
+    uint32_t turn, in_turn;     /* ... and so many in this one */
     uint32_t refusals;          /* times yet to be refused growth without asking the region */
     struct ivc_share shares[IVC_SHARES_MAX];
     uint32_t first_chunk[IVC_SHARES_MAX];   /* of each share */
