@@ -74,7 +74,7 @@ struct ivc_tx {
     struct ivc_tx_chunk *chunks;
     uint32_t first_out, chunks_out;
     uint32_t announced;         /* bit per share of the pool: the receiver knows it */
-    struct ivc_fill fill, fill_short;   /* of long packets, of shorter ones */
+    struct ivc_fill fill, fill_middle, fill_short;  /* of long packets, of shorter ones, of those shorter still */
     struct ivc_share share;     /* the ring's memory */
 };
 
@@ -178,7 +178,9 @@ static inline bool ivc_tx_fetches_ahead(const struct ivc_tx *tx, size_t len)
 /* How chunks for so many bytes are filled; NULL: into the cache, always. */
 static inline struct ivc_fill *ivc_tx_fill(struct ivc_tx *tx, size_t len)
 {
-    return len >= IVC_FILL_LEAST ? &tx->fill : len >= IVC_FILL_LEAST_SHORT ? &tx->fill_short : NULL;
+    if (len >= IVC_FILL_LEAST)
+        return &tx->fill;
+    return len >= IVC_FILL_LEAST_MIDDLE ? &tx->fill_middle : len >= IVC_FILL_LEAST_SHORT ? &tx->fill_short : NULL;
 }
 
 /* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */

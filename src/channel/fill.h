@@ -22,8 +22,9 @@
 #include "base/timed.h"
 
 /* Bytes of a long packet: a stream of shorter ones, though the sum of the times says so as well, may be slower past the
- * cache than into it.  And of those for which it matters at all. */
-enum { IVC_FILL_LEAST = 28 << 10, IVC_FILL_LEAST_SHORT = 2 << 10 };
+ * cache than into it.  And of those for which it matters at all, in two classes: it may be worth it for the longer of
+ * them alone. */
+enum { IVC_FILL_LEAST = 28 << 10, IVC_FILL_LEAST_MIDDLE = 5 << 10, IVC_FILL_LEAST_SHORT = 2 << 10 };
 
 enum { IVC_FILL_TIMED = 16 };           /* packets, by either side */
 

@@ -840,7 +840,9 @@ static void test_fill_short(void)
     CHECK_THAT(fill_short(&pair.tx, N, 1000, 250, &timed) > N - FEW, "a quarter is");
     CHECK_THAT(timed < N / 10, "%u timed", timed);
     CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_SHORT - 1), IVC_COPY_IN);
-    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);      /* of which nothing is known */
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_MIDDLE - 1), IVC_COPY_PAST);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_MIDDLE), IVC_COPY_IN);       /* of which nothing is known */
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);      /* nor of these */
     pair.tx.is_crowded = true;
     CHECK_EQ(fill_short(&pair.tx, N, 1000, 250, &timed), 0);
     close_pair(&pair);

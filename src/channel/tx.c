@@ -115,7 +115,8 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
 {
     struct ivc_tx tx = {
         .region = region, .pool = pool, .slot = options->slot, .generation = options->generation,
-        .share = *share, .untimed = options->untimed, .is_tight = options->is_tight, .fill_short.is_short = true,
+        .share = *share, .untimed = options->untimed, .is_tight = options->is_tight,
+        .fill_middle.is_short = true, .fill_short.is_short = true,
     };
     struct ivc_ring_header header = { 0 };
     int r = shape(options->ring_size, options->slot_size, &header);
