@@ -559,8 +559,8 @@ static void test_pool(void)
     close_pair(&pair);
 }
 
-/* All chunks go round though one would do, and what takes a quarter of one lies in two of its four places in turn, and in
- * the other two of the next chunk. */
+/* All chunks go round though one would do, and what takes a quarter of one lies in two of its four places in turn, and
+ * in the other two of the next chunk. */
 static void test_pool_wide(void)
 {
     enum { CHUNK = 32 << 10, CHUNKS = 21, TURNS = 9, QUARTER = CHUNK / 4, LONG = CHUNK / 2 + 1 };
