@@ -62,7 +62,7 @@ bool ivc_endpoint_try_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     return sent != IVC_SHORT_NO;
 }
 
-/* Slots, of which so many are left to progress: as many as a short packet takes at most, so that none goes past them. */
+/* Slots, of which so many are left to progress: as many as a short packet takes at most, so that none passes them. */
 enum { IVC_SHORT_TURN = 64, IVC_SHORT_LEFT = 2 };
 
 /*

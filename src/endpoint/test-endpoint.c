@@ -202,7 +202,7 @@ static void check_turns(struct ivc_peer *peer, struct ivc_peer *from, size_t len
         n++;
     CHECK_THAT(n > least, "%u", n);
     for (b.packets = 0; turns < 1000; ) {
-        if (ivc_endpoint_take_short(b.endpoint, from, 1, 7, to, sizeof to) == (ptrdiff_t)len) {
+        if (ivc_endpoint_take_short(b.endpoint, from, 1, word, to, sizeof to) == (ptrdiff_t)len) {
             most = IVC_MAX(most, ++in_a_row);
             continue;
         }
@@ -246,7 +246,8 @@ static void test_short_packets(void)
         CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload + len, len), 0);
         if (len % 16 == 0)
             ivc_endpoint_progress(a.endpoint);
-        check_taken(from, 7, payload + len, len, len <= IVC_COPY_FEW_MAX && (len + 1) % IVC_SHORT_TURN >= IVC_SHORT_LEFT);
+        check_taken(from, 7, payload + len, len,
+                    len <= IVC_COPY_FEW_MAX && (len + 1) % IVC_SHORT_TURN >= IVC_SHORT_LEFT);
     }
     /* Another tag, another word, too little room, something before it, somebody else. */
     CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8), 0);
