@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 
 uint64_t ivc_random_id(void)
@@ -17,6 +18,18 @@ uint64_t ivc_random_id(void)
     if (getrandom(&value, sizeof value, 0) != sizeof value || value == 0)
         value = ivc_now_ns() | 1;
     return value;
+}
+
+void ivc_take_pages(void *memory, size_t size)
+{
+#ifdef MADV_POPULATE_WRITE
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = (uintptr_t)memory & ~(page - 1);
+
+    (void)madvise((void *)begin, (uintptr_t)memory + size - begin, MADV_POPULATE_WRITE);
+#else
+    (void)memory, (void)size;
+#endif
 }
 
 uint64_t ivc_hash(uint64_t hash, const void *bytes, size_t len)

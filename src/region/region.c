@@ -217,8 +217,10 @@ int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
     if (region->grants)
         return ivc_grants_share(region, slot, size, ret_share);
     r = ivc_region_take(region, size, ret_share);
-    if (r == 0)
+    if (r == 0) {
+        ivc_take_pages(ret_share->memory, ret_share->size);
         memset(ret_share->memory, 0, ret_share->size);
+    }
     return r;
 }
 

@@ -149,18 +149,11 @@ static bool is_anything_held(const struct retiring *retiring)
     return retiring->n_held > 0 || retiring->region->lent.n > 0;
 }
 
-/* Its pages at once, while nobody waits yet: taken one by one they cost more than copying.  Kernels
- * before 5.14 do not know this. */
+/* While nobody waits yet: taken one by one they cost more than copying. */
 static void take_pages(const char *window, char *private, uint64_t at, uint64_t size)
 {
-#ifdef MADV_POPULATE_WRITE
-    uint64_t begin = at / IVC_LAYOUT_PAGE * IVC_LAYOUT_PAGE;
-
     (void)window;
-    (void)madvise(private + begin, at + size - begin, MADV_POPULATE_WRITE);
-#else
-    (void)window, (void)private, (void)at, (void)size;
-#endif
+    ivc_take_pages(private + at, size);
 }
 
 static void copy(const char *window, char *private, uint64_t at, uint64_t size)
