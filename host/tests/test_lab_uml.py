@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from ivc_host.lab import lab as labs
 from ivc_host.lab import process, state
 from ivc_host.lab.hypervisor import HostSpec
 from ivc_host.lab.uml import UserModeLinux
+from ivc_host.paths import build
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
 
@@ -97,6 +100,36 @@ def test_guests_share_one_region(pair: labs.Lab) -> None:
     with open(state.region_path(pair.name), "rb") as region:
         assert region.read(5) == b"hello"
     assert state.region_path(pair.name).stat().st_size == 8 << 20
+
+
+def writable_pages(region: Path) -> dict[str, int]:
+    """Of each program of a guest that has the region mapped, in how many of its pages it can store."""
+    found = {}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            lines = [line.split() for line in maps.read_text().splitlines() if line.endswith(str(region))]
+        except OSError:
+            continue
+        if any(words[1].startswith("r-") for words in lines):   # the guests' kernels can store in all of them
+            spans = [words[0].split("-") for words in lines if words[1].startswith("rw")]
+            found[maps.parent.name] = sum(int(end, 16) - int(start, 16) for start, end in spans) // 4096
+    return found
+
+
+def test_what_a_peer_stores_into_is_mapped_for_storing(pair: labs.Lab) -> None:
+    """A client's chunks, some 250 pages, at the server, who only reads them."""
+    words = [str(build() / "bench" / "bench_libivc"), "--test", "bandwidth", "--sizes", "16K", "--seconds", "3"]
+    words += ["--magic", "7", "--iterations", "1000000", "--role"]
+    most: Counter[str] = Counter()
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(pair.run, "g1", [*words, "server"]), pool.submit(pair.run, "g2", [*words, "client"])]
+        while not all(end.done() for end in ends):
+            most |= Counter(writable_pages(state.region_path(pair.name)))
+            time.sleep(0.1)
+    for end in ends:
+        assert end.result().returncode == 0, end.result().stderr
+    assert len(most) == 2
+    assert min(most.values()) > 150, most
 
 
 def test_shared_memory_is_the_guests_own(pair: labs.Lab) -> None:

@@ -8,6 +8,32 @@
 #include "base/util.h"
 
 #include <sched.h>
+#include <sys/mman.h>
+
+/* A private mapping shows what the file has become until it is stored into. */
+static void test_touched_pages(void)
+{
+    enum { PAGE = 4096, PAGES = 3 };
+    char before[PAGES * PAGE], after[PAGES * PAGE];
+    int fd = memfd_create("touched", 0);
+    char *memory;
+
+    memset(before, 'b', sizeof before);
+    memset(after, 'a', sizeof after);
+    CHECK(fd >= 0 && write(fd, before, sizeof before) == sizeof before);
+    memory = mmap(NULL, sizeof before, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    CHECK(memory != MAP_FAILED);
+    ivc_touch_pages(memory + PAGE / 2, PAGE);       /* from the middle of the first to that of the second */
+    CHECK(memcmp(memory, before, sizeof before) == 0);
+    CHECK_EQ(pwrite(fd, after, sizeof after, 0), (ssize_t)sizeof after);
+    CHECK(memcmp(memory, before, 2 * PAGE) == 0);
+    CHECK(memcmp(memory + 2 * PAGE, after, PAGE) == 0);
+    ivc_touch_pages(memory + 2 * PAGE, 0);
+    CHECK_EQ(pwrite(fd, before, sizeof before, 0), (ssize_t)sizeof before);
+    CHECK(memcmp(memory + 2 * PAGE, before, PAGE) == 0);
+    munmap(memory, sizeof before);
+    close(fd);
+}
 
 static void test_arithmetic(void)
 {
@@ -226,6 +252,7 @@ static void test_crowd_threads(void)
 
 static const struct check_case cases[] = {
     { "arithmetic", test_arithmetic, 0 },
+    { "touched pages", test_touched_pages, 0 },
     { "sizes from the environment", test_env_size, 0 },
     { "numbers from the environment", test_env_number, 0 },
     { "first line of a file", test_read_line, 0 },

@@ -20,16 +20,38 @@ uint64_t ivc_random_id(void)
     return value;
 }
 
+static uintptr_t page_size(void)
+{
+    return (uintptr_t)sysconf(_SC_PAGESIZE);
+}
+
 void ivc_take_pages(void *memory, size_t size)
 {
 #ifdef MADV_POPULATE_WRITE
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = (uintptr_t)memory & ~(page - 1);
+    uintptr_t begin = (uintptr_t)memory & ~(page_size() - 1);
 
     (void)madvise((void *)begin, (uintptr_t)memory + size - begin, MADV_POPULATE_WRITE);
 #else
     (void)memory, (void)size;
 #endif
+}
+
+/* A compiler may make a load of a swap that changes nothing. */
+static void store_what_is_there(unsigned char *byte)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("lock orb $0, %0" : "+m"(*byte) : : "cc");
+#else
+    (void)__atomic_fetch_or(byte, 0, __ATOMIC_RELAXED);
+#endif
+}
+
+void ivc_touch_pages(void *memory, size_t size)
+{
+    uintptr_t page = page_size(), end = (uintptr_t)memory + size;
+
+    for (uintptr_t at = (uintptr_t)memory; at < end; at = (at & ~(page - 1)) + page)
+        store_what_is_there((unsigned char *)at);
 }
 
 uint64_t ivc_hash(uint64_t hash, const void *bytes, size_t len)

@@ -59,9 +59,13 @@ static inline void ivc_sleep_ms(unsigned ms)
     nanosleep(&t, NULL);
 }
 
-/* Has the kernel give all pages of the memory at once, for storing: one by one, each with a fault of its own, takes twice
- * as long.  Only to gain time, so without a result: kernels before 5.14 do not know it, nor do mappings of devices. */
+/* Has the kernel give all pages of the memory at once, for storing: one by one, each with a fault of its own, takes
+ * twice as long.  Only to gain time, so without a result: kernels before 5.14 do not know it, nor do mappings of
+ * devices. */
 void ivc_take_pages(void *memory, size_t size);
+/* Stores into each page what is there, atomically, so that nothing is lost that others store at the same time: from
+ * then on the kernel has it mapped for storing. */
+void ivc_touch_pages(void *memory, size_t size);
 
 static inline void ivc_free_p(void *p)
 {

@@ -82,6 +82,20 @@ struct ivc_mapping_speed ivc_mapping_measure(const void *memory, uint64_t size)
     return speed;
 }
 
+/* In user-mode Linux (mmapper), and where the file system wants to know who stores into its files (DAX). */
+static bool maps_for_reading(int fd, const struct stat *st)
+{
+#ifdef STATX_ATTR_DAX
+    struct statx more;
+
+    if (statx(fd, "", AT_EMPTY_PATH, 0, &more) == 0 && (more.stx_attributes & STATX_ATTR_DAX))
+        return true;
+#else
+    (void)fd;
+#endif
+    return S_ISCHR(st->st_mode);
+}
+
 int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping)
 {
     struct ivc_mapping mapping = { .size = size };
@@ -91,6 +105,7 @@ int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping)
         return -errno;
     mapping.dev = st.st_dev;
     mapping.ino = st.st_ino;
+    mapping.reads_only = maps_for_reading(fd, &st);
     mapping.memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapping.memory == MAP_FAILED)
         return -errno;

@@ -16,6 +16,7 @@ struct ivc_mapping {
     struct ivc_mapping_speed speed;
     int fd;                 /* what is mapped; 0: not kept */
     uint64_t dev, ino;      /* its identity: the application may have closed our descriptor */
+    bool reads_only;        /* a page that was not stored into yet is mapped for reading only */
     struct ivc_fault_range *fault;  /* covers it; NULL: nothing does */
     struct ivc_grants *grants;      /* NULL: a window; else private tables, see grants.h */
 };
