@@ -52,7 +52,7 @@ static inline void ivc_copy_gather(enum ivc_copy_side side, void *to, const stru
 
 /* Asks for the line to be ours alone, so that storing into it later waits for nobody.  (The compiler's own
  * prefetch asks for a copy to read, unless it is told of a newer processor.) */
-static inline void ivc_fetch_to_write(char *line)
+static inline void ivc_fetch_to_write(const char *line)
 {
 #if defined(__x86_64__)
     __asm__ volatile("prefetchw %0" : : "m"(*line));

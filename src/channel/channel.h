@@ -91,7 +91,7 @@ struct ivc_rx {
     enum ivc_ring_order order;
     uint32_t second_line;
     uint32_t ahead;             /* slots from a short packet to the one that is fetched, so that it is here when its
-                                   turn comes: where they are scattered no processor does that by itself */
+                                   turn comes: where they are scattered no processor does that by itself. 0: none */
     uint32_t step;              /* slots of the packet that was peeked at */
     uint32_t short_max;         /* most bytes in a slot's first two lines; scattered: in the first one */
     uint32_t publish_every;
@@ -441,10 +441,11 @@ static inline const char *ivc_rx_head_slot(const struct ivc_rx *rx)
     return ivc_rx_slot(rx, rx->at);
 }
 
-/* ... and so many behind it. */
-static inline const char *ivc_rx_slot_ahead(const struct ivc_rx *rx, uint32_t i)
+/* Asks for the line of the slot so many behind it, a packet or two before it is read.  As if to be written: read only,
+ * lines of a stream that are scattered are given back to the sender more slowly (docs/performance.md). */
+static inline void ivc_rx_ask_for_slot(const struct ivc_rx *rx, uint32_t i)
 {
-    return ivc_rx_slot(rx, ivc_wrap(rx->at + rx->ahead + i, rx->n_slots));
+    ivc_fetch_to_write(ivc_rx_slot(rx, ivc_wrap(rx->at + i, rx->n_slots)));
 }
 
 /* Whether there is a next packet. */
@@ -494,7 +495,8 @@ static inline int ivc_rx_peek(struct ivc_rx *rx, char *head, struct ivc_packet *
     }
     if (word >> 56 != IVC_SLOT_INLINE || len > rx->short_max)
         return ivc_rx_peek_other(rx, word, slot, head, ret_packet);
-    __builtin_prefetch(ivc_rx_slot_ahead(rx, 0));
+    if (rx->ahead > 0)
+        ivc_rx_ask_for_slot(rx, rx->ahead);
     /* Whole lines: a fixed length is a few moves. */
     memcpy(head, slot + IVC_SLOT_INLINE_AT, IVC_SLOT_FIRST_LINE);
     if (len > IVC_SLOT_FIRST_LINE)
@@ -521,7 +523,8 @@ static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32
     memcpy(&is, slot + IVC_SLOT_INLINE_AT, sizeof is);
     if (is != word)
         return -1;
-    __builtin_prefetch(ivc_rx_slot_ahead(rx, 0));
+    if (rx->ahead > 0)
+        ivc_rx_ask_for_slot(rx, rx->ahead);
     if (__builtin_expect(len <= rx->short_max, 1)) {
         ivc_copy_few(to, slot + IVC_SLOT_INLINE_AT + sizeof word, len - sizeof word);
         *ret_slots = 1;
@@ -531,7 +534,7 @@ static inline ptrdiff_t ivc_rx_peek_short(struct ivc_rx *rx, uint8_t tag, uint32
         /* In line there are no others, unless the sender wrote nonsense. */
         if (rx->order == IVC_RING_IN_LINE || rx->at + 1 == rx->n_slots)
             return -1;
-        __builtin_prefetch(ivc_rx_slot_ahead(rx, 1));
+        ivc_rx_ask_for_slot(rx, rx->ahead + 1);
         memcpy(to, slot + IVC_SLOT_INLINE_AT + sizeof word, IVC_SLOT_FIRST_LINE - sizeof word);
         ivc_copy_few(to + IVC_SLOT_FIRST_LINE - sizeof word, ivc_rx_slot(rx, rx->at + 1) + IVC_SLOT_INLINE_AT,
                      IVC_MIN(len - IVC_SLOT_FIRST_LINE, (uint32_t)REST));   /* for the compiler */

@@ -149,7 +149,7 @@ static int read_scattered(struct ivc_rx *rx, uint32_t len, char *head)
         memcpy(head + (size_t)i * IVC_SLOT_FIRST_LINE, ivc_rx_slot(rx, rx->at + i) + IVC_SLOT_INLINE_AT,
                IVC_SLOT_FIRST_LINE);
     for (uint32_t i = 0; i < n; i++)
-        __builtin_prefetch(ivc_rx_slot(rx, ivc_wrap(rx->at + LONG_AHEAD + i, rx->n_slots)));
+        ivc_rx_ask_for_slot(rx, LONG_AHEAD + i);
     return 1;
 }
 
