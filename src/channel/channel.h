@@ -74,7 +74,7 @@ struct ivc_tx {
     struct ivc_tx_chunk *chunks;
     uint32_t first_out, chunks_out;
     uint32_t announced;         /* bit per share of the pool: the receiver knows it */
-    struct ivc_fill fill, fill_middle, fill_short;  /* of long packets, of shorter ones, of those shorter still */
+    struct ivc_fill fill, fill_short;       /* of long packets, of shorter ones */
     struct ivc_share share;     /* the ring's memory */
 };
 
@@ -178,9 +178,7 @@ static inline bool ivc_tx_fetches_ahead(const struct ivc_tx *tx, size_t len)
 /* How chunks for so many bytes are filled; NULL: into the cache, always. */
 static inline struct ivc_fill *ivc_tx_fill(struct ivc_tx *tx, size_t len)
 {
-    if (len >= IVC_FILL_LEAST)
-        return &tx->fill;
-    return len >= IVC_FILL_LEAST_MIDDLE ? &tx->fill_middle : len >= IVC_FILL_LEAST_SHORT ? &tx->fill_short : NULL;
+    return len >= IVC_FILL_LEAST ? &tx->fill : len >= IVC_FILL_LEAST_SHORT ? &tx->fill_short : NULL;
 }
 
 /* What to copy with, ivc_copy(), into a chunk that is to have `len` bytes. */
@@ -198,7 +196,7 @@ static inline bool ivc_tx_times_filling(struct ivc_tx *tx, size_t len)
 {
     const struct ivc_fill *fill = ivc_tx_fill(tx, len);
 
-    return fill && !tx->untimed && ivc_fill_is_timed(fill);
+    return fill && !fill->is_short && !tx->untimed;
 }
 
 /* Such a chunk was filled in so many cycles; 0: that was not timed. */

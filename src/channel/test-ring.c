@@ -852,49 +852,75 @@ static void test_fill_moved(void)
     close_pair(&pair);
 }
 
-/* How many of `n` short packets were filled past the cache. */
-static unsigned fill_short(struct ivc_tx *tx, unsigned n, uint64_t into, uint64_t past, unsigned *ret_timed)
+/* Of `n` short packets that follow each other in so many cycles, how many were filled past the cache. */
+static unsigned fill_short(struct ivc_fill *fill, unsigned n, uint64_t into, uint64_t past)
 {
-    unsigned n_past = 0;
+    static uint64_t now = 1;
+    unsigned n_past = 0, looks = 0;
 
-    *ret_timed = 0;
     for (unsigned i = 0; i < n; i++) {
-        bool goes_past = ivc_tx_copy_side(tx, IVC_FILL_LEAST_SHORT) == IVC_COPY_PAST;
-        bool timed = ivc_tx_times_filling(tx, IVC_FILL_LEAST_SHORT);
+        bool looks_now = ivc_fill_needs_now(fill);
 
-        ivc_tx_note_filling(tx, timed ? goes_past ? past : into : 0, IVC_FILL_LEAST_SHORT);
-        n_past += goes_past;
-        *ret_timed += timed;
+        CHECK(!ivc_fill_asks(fill));
+        n_past += fill->past;
+        now += fill->past ? past : into;
+        ivc_fill_note(fill, 0, looks_now ? now : 0, IVC_FILL_LEAST_SHORT, 0, 10);
+        looks += looks_now;
     }
+    CHECK_THAT(looks <= n / 16 + 1, "%u looks at the clock of %u", looks, n);
     return n_past;
 }
 
-/* Past the cache only where that takes a third of the time; seldom timed. */
+/* Past the cache only where a stream is quicker by a fourth so; the clock is seldom looked at. */
 static void test_fill_short(void)
 {
-    enum { N = 200000, FEW = N / 50 };
+    enum { N = 200000, FEW = N / 20, NEW = 2000, SOON = 10000 };
+    struct ivc_fill fill;
+
+    ivc_fill_init_short(&fill);
+    CHECK_EQ(fill_short(&fill, NEW, 30000, 1000), 0);       /* slow as long as memory is new */
+    CHECK_THAT(fill_short(&fill, N, 1000, 2000) < FEW, "slower");
+    CHECK_THAT(fill_short(&fill, N, 1000, 850) < FEW, "a little quicker is not enough");
+    (void)fill_short(&fill, N, 1000, 600);
+    CHECK_THAT(fill_short(&fill, N, 1000, 600) > N - FEW, "quicker");
+    (void)fill_short(&fill, N, 600, 600);
+    CHECK_THAT(fill_short(&fill, N, 600, 600) < FEW, "no longer");
+    while (fill.phase != IVC_FILL_REST || fill.left < 4 * SOON)
+        (void)fill_short(&fill, FEW, 600, 2000);
+    (void)fill_short(&fill, SOON, 6000, 1000);
+    CHECK_EQ(fill_short(&fill, SOON / 10, 6000, 1000), SOON / 10);  /* far all of a sudden */
+}
+
+/* Which packets that concerns, and where nothing is compared. */
+static void test_fill_classes(void)
+{
+    enum { N = 20000 };
     struct pair pair;
-    unsigned timed;
 
     open_pair(&pair, 64 << 10, 64, 32 << 10, 4 << 20);
-    CHECK_THAT(fill_short(&pair.tx, N, 1000, 400, &timed) < FEW, "less than half is not enough");
-    CHECK_THAT(timed < N / 10, "%u timed", timed);
-    (void)fill_short(&pair.tx, N, 1000, 250, &timed);
-    CHECK_THAT(fill_short(&pair.tx, N, 1000, 250, &timed) > N - FEW, "a quarter is");
-    CHECK_THAT(timed < N / 10, "%u timed", timed);
+    pair.tx.fill_short.past = true;
     CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_SHORT - 1), IVC_COPY_IN);
-    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_MIDDLE - 1), IVC_COPY_PAST);
-    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_MIDDLE), IVC_COPY_IN);       /* of which nothing is known */
-    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);      /* nor of these */
-    pair.tx.is_crowded = true;
-    CHECK_EQ(fill_short(&pair.tx, N, 1000, 250, &timed), 0);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_SHORT), IVC_COPY_PAST);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST - 1), IVC_COPY_PAST);
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST), IVC_COPY_IN);
+    CHECK(!ivc_tx_times_filling(&pair.tx, IVC_FILL_LEAST_SHORT));
+    CHECK(ivc_tx_times_filling(&pair.tx, IVC_FILL_LEAST));
+    for (unsigned i = 0; i < N; i++)
+        ivc_tx_note_filling(&pair.tx, 0, IVC_FILL_LEAST_SHORT);
+    CHECK(pair.tx.fill_short.before > 0);
+    CHECK_EQ(pair.tx.fill.before, 0);
     close_pair(&pair);
 
     open_pair(&pair, 64 << 10, 64, 32 << 10, 4 << 20);
-    pair.tx.untimed = true;
-    CHECK_EQ(fill_short(&pair.tx, N, 1000, 250, &timed), 0);
-    CHECK_EQ(timed, 0);
-    CHECK_THAT(pair.tx.fill_short.left == 0 && pair.tx.fill_short.phase == IVC_FILL_REST, "nothing is compared");
+    pair.tx.fill_short.past = true;
+    pair.tx.is_crowded = true;
+    CHECK_EQ(ivc_tx_copy_side(&pair.tx, IVC_FILL_LEAST_SHORT), IVC_COPY_IN);
+    for (unsigned i = 0; i < 2 * N; i++) {
+        pair.tx.is_crowded = i < N;
+        pair.tx.untimed = i >= N;
+        ivc_tx_note_filling(&pair.tx, 0, IVC_FILL_LEAST_SHORT);
+    }
+    CHECK_EQ(pair.tx.fill_short.before, 0);
     close_pair(&pair);
 }
 
@@ -1001,6 +1027,7 @@ static const struct check_case cases[] = {
     { "chunks filled into the cache or past it", test_fill, 0 },
     { "chunks filled for one who has moved far away", test_fill_moved, 0 },
     { "short packets filled past the cache", test_fill_short, 0 },
+    { "... of which classes", test_fill_classes, 0 },
     { "chunks filled for one who does not tell", test_fill_alone, 0 },
     { "chunks filled while others want the processor", test_fill_crowded, 0 },
     { "chunks filled for one who waits for them", test_awaited, 0 },

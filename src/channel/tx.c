@@ -116,7 +116,6 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
     struct ivc_tx tx = {
         .region = region, .pool = pool, .slot = options->slot, .generation = options->generation,
         .share = *share, .untimed = options->untimed, .is_tight = options->is_tight,
-        .fill_middle.is_short = true, .fill_short.is_short = true,
     };
     struct ivc_ring_header header = { 0 };
     int r = shape(options->ring_size, options->slot_size, &header);
@@ -127,6 +126,7 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
     header.after = options->after;
     memcpy(tx.share.memory, &header, sizeof header);
     attach(&tx, &header);
+    ivc_fill_init_short(&tx.fill_short);
     tx.scatters = options->scatters && ivc_ring_scatters(header.n_slots);
     tx.is_inner = calloc(header.n_slots, sizeof *tx.is_inner);
     tx.chunks = calloc(header.n_slots, sizeof *tx.chunks);
@@ -237,7 +237,7 @@ void ivc_tx_note_filling(struct ivc_tx *tx, uint64_t cycles, uint32_t len)
         reading = ivc_load_relaxed(&link->reading);
         (void)ivc_tx_refresh(tx);
     }
-    ivc_fill_note(fill, cycles, len, reading, tx->chunks_out);
+    ivc_fill_note(fill, cycles, ivc_fill_needs_now(fill) ? ivc_cycles() : 0, len, reading, tx->chunks_out);
 }
 
 /* The receiver has not taken enough. */
