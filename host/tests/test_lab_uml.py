@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from ivc_host.bench.places import two_guests
 from ivc_host.errors import LabError, UsageError
 from ivc_host.lab import lab as labs
 from ivc_host.lab import process, state
 from ivc_host.lab.hypervisor import HostSpec
 from ivc_host.lab.uml import UserModeLinux
-from ivc_host.paths import build
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
 
@@ -118,16 +118,14 @@ def writable_pages(region: Path) -> dict[str, int]:
 
 def test_what_a_peer_stores_into_is_mapped_for_storing(pair: labs.Lab) -> None:
     """A client's chunks, some 250 pages, at the server, who only reads them."""
-    words = [str(build() / "bench" / "bench_libivc"), "--test", "bandwidth", "--sizes", "16K", "--seconds", "3"]
-    words += ["--magic", "7", "--iterations", "1000000", "--role"]
+    words = ["--test", "bandwidth", "--sizes", "16K", "--seconds", "3", "--iterations", "1000000", "--magic", "7"]
     most: Counter[str] = Counter()
-    with ThreadPoolExecutor(2) as pool:
-        ends = [pool.submit(pair.run, "g1", [*words, "server"]), pool.submit(pair.run, "g2", [*words, "client"])]
-        while not all(end.done() for end in ends):
+    with ThreadPoolExecutor(1) as pool:
+        both = pool.submit(two_guests, pair, "bench_libivc", words, words, 60)
+        while not both.done():
             most |= Counter(writable_pages(state.region_path(pair.name)))
             time.sleep(0.1)
-    for end in ends:
-        assert end.result().returncode == 0, end.result().stderr
+    assert both.result().returncode == 0, both.result().stderr
     assert len(most) == 2
     assert min(most.values()) > 150, most
 

@@ -54,10 +54,11 @@ static void watch_rows(struct ivc_fill *fill, uint64_t now, uint32_t len)
 
     if (behind == IVC_FILL_ROW)
         fill->since = now;
-    else if (behind == 0 && fill->since > 0)
+    if (behind != 0)
+        return;
+    if (fill->since > 0)
         watch(fill, now - fill->since, len * IVC_FILL_ROW, SLOW_ROWS);
-    if (behind == 0)
-        fill->since = 0;
+    fill->since = 0;
 }
 
 bool ivc_fill_asks(const struct ivc_fill *fill)
@@ -89,15 +90,17 @@ static bool time_filling(struct ivc_fill *fill, uint64_t cycles, uint32_t len, u
 /* The same of shorter ones, from one to the next. */
 static bool time_rows(struct ivc_fill *fill, uint64_t now, uint32_t len, uint64_t *ret_cost)
 {
-    bool begins = fill->since == 0, known;
     uint32_t mean;
+    bool known;
 
-    if (!begins) {
-        fill->bytes += len;
-        if (++fill->packets < IVC_FILL_ROW)
-            return false;
+    if (fill->since == 0) {
+        fill->since = now;
+        return false;
     }
-    known = !begins && ivc_timed_add(&fill->timed, ROWS, now - fill->since, fill->bytes, &mean);
+    fill->bytes += len;
+    if (++fill->packets < IVC_FILL_ROW)
+        return false;
+    known = ivc_timed_add(&fill->timed, ROWS, now - fill->since, fill->bytes, &mean);
     fill->since = known ? 0 : now;
     fill->packets = fill->bytes = 0;
     if (!known)

@@ -874,7 +874,7 @@ static unsigned fill_short(struct ivc_fill *fill, unsigned n, uint64_t into, uin
 /* Past the cache only where a stream is quicker by a fourth so; the clock is seldom looked at. */
 static void test_fill_short(void)
 {
-    enum { N = 200000, FEW = N / 20, NEW = 2000, SOON = 10000 };
+    enum { N = 200000, FEW = N / 50, NEW = 2000, SOON = 10000 };
     struct ivc_fill fill;
 
     ivc_fill_init_short(&fill);

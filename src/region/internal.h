@@ -72,6 +72,8 @@ struct ivc_region {
 
 /* Blocks of a window for us, in which may be anything: ivc_region_share() without the zeroes. */
 int ivc_region_take(struct ivc_region *region, uint64_t size, struct ivc_share *ret_share);
+/* Makes zeroes of pages that were taken. */
+void ivc_region_clear(void *memory, uint64_t size);
 
 /* The directory's slot in the window. */
 struct ivc_layout_member *ivc_region_slot(const struct ivc_region *region, uint32_t slot);

@@ -105,7 +105,7 @@ int ivc_region_lend(struct ivc_region *region, uint64_t size, void **ret_memory)
         r = ivc_region_lend_now(region, size, ret_memory);
     } while (r == IVC_E_NOSPACE && ivc_region_wait_for_memory(region, coming));
     if (r == 0)
-        memset(*ret_memory, 0, IVC_MIN(size, (uint64_t)PTRDIFF_MAX));      /* which it is */
+        ivc_region_clear(*ret_memory, size);
     return r;
 }
 

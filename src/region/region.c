@@ -208,6 +208,13 @@ int ivc_region_take(struct ivc_region *region, uint64_t size, struct ivc_share *
     return 0;
 }
 
+void ivc_region_clear(void *memory, uint64_t size)
+{
+    size = IVC_MIN(size, (uint64_t)PTRDIFF_MAX);        /* which it is: for the compiler */
+    ivc_take_pages(memory, size);
+    memset(memory, 0, size);
+}
+
 /* In a window every member sees everything, so `slot` does not matter; a handle is an offset. */
 int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
                      struct ivc_share *ret_share)
@@ -217,10 +224,8 @@ int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
     if (region->grants)
         return ivc_grants_share(region, slot, size, ret_share);
     r = ivc_region_take(region, size, ret_share);
-    if (r == 0) {
-        ivc_take_pages(ret_share->memory, ret_share->size);
-        memset(ret_share->memory, 0, ret_share->size);
-    }
+    if (r == 0)
+        ivc_region_clear(ret_share->memory, ret_share->size);
     return r;
 }
 
