@@ -92,7 +92,7 @@ typedef struct ivc_btl_frag ivc_btl_frag;
 struct ivc_btl_module {
     mca_btl_base_module_t super;
     struct ivc_endpoint *endpoint;
-    size_t packet_max;
+    size_t piece_max;                   /* largest packet that is never refused for good; max_send_size may be more */
     size_t send_max;                    /* largest packet that goes without a buffer */
     mca_btl_base_module_error_cb_fn_t error_cb;
     bool others;                        /* there are processes that we do not reach */
@@ -112,12 +112,12 @@ struct ivc_btl_module {
 
     opal_free_list_t frags_header;      /* no memory but `header` */
     opal_free_list_t frags_eager;       /* eager_limit bytes of private memory */
-    opal_free_list_t frags_max;         /* max_send_size bytes */
+    opal_free_list_t frags_max;         /* piece_max bytes */
 
     /* What a packet is shown to ob1 in.  One of each suffices: packets come one at a time. */
     mca_btl_base_descriptor_t received;
     mca_btl_base_segment_t received_segments[2];
-    uint8_t *flat;                      /* packet_max bytes: a packet in one piece */
+    uint8_t *flat;                      /* a packet in one piece, of any length */
 };
 extern struct ivc_btl_module ivc_btl_module;
 
@@ -165,6 +165,8 @@ int ivc_btl_answer(struct mca_btl_base_endpoint_t *endpoint, int rc);
 /* btl_ivc_lent.c */
 /* As ivc_btl_frag_post(); OPAL_ERR_NOT_AVAILABLE: it does not lie in lent memory, or is too short. */
 int ivc_btl_lent_post(struct ivc_btl_frag *frag);
+/* The peer reads such memory in place: it need not be copied. */
+bool ivc_btl_is_lent(struct mca_btl_base_endpoint_t *endpoint, const void *memory, size_t len);
 /* A packet that has no handler of Open MPI's. */
 void ivc_btl_lent_on_packet(struct ivc_peer *peer, uint8_t tag, uint8_t *packet, size_t len);
 bool ivc_btl_lent_waits(struct mca_btl_base_endpoint_t *endpoint);

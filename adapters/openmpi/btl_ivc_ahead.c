@@ -95,14 +95,6 @@ static bool put(const struct ivc_btl_ahead *ahead)
     return is_free;
 }
 
-/* Memory that the peer reads in place is not copied. */
-static bool is_lent(struct mca_btl_base_endpoint_t *endpoint, const void *memory, size_t len)
-{
-    uint64_t where, key;
-
-    return ivc_endpoint_show_lent(ivc_btl_module.endpoint, endpoint->peer, memory, len, &where, &key);
-}
-
 void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement)
 {
     struct ivc_btl_module *m = &ivc_btl_module;
@@ -111,11 +103,11 @@ void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement)
 
     ahead.passed = 0;
     ahead.reserve = m->reserve;     /* 0: no piece but a first one was seen yet */
-    if (ahead.len > m->super.btl_max_send_size - ahead.reserve)
-        ahead.len = m->super.btl_max_send_size - ahead.reserve;
+    if (ahead.len > m->piece_max - ahead.reserve)
+        ahead.len = m->piece_max - ahead.reserve;
     total = ahead.reserve + ahead.len;
     if (ahead.reserve == 0 || total <= m->send_max || !make_room()
-        || !is_alone(m) || is_lent(ahead.endpoint, ahead.data, ahead.len)
+        || !is_alone(m) || ivc_btl_is_lent(ahead.endpoint, ahead.data, ahead.len)
         || ivc_endpoint_buffer_get_spare(m->endpoint, ahead.endpoint->peer, total, &ahead.buffer) != 0)
         return;
     ivc_copy(ahead.buffer.side, (char *) ahead.buffer.data + ahead.reserve, ahead.data, ahead.len);

@@ -209,12 +209,16 @@ static void limit_clamp(const char *name, size_t *limit, size_t low, size_t high
 static void limits_check(struct ivc_btl_module *m, bool crowded)
 {
     static const size_t low = 256;      /* a header of ob1 and some data */
+    const size_t packet_max = ivc_endpoint_packet_max(m->endpoint), piece_max = ivc_endpoint_piece_max(m->endpoint);
     mca_btl_base_module_t *btl = &m->super;
 
     if (!is_set("eager_limit") && crowded)
         btl->btl_eager_limit = EAGER_LIMIT_CROWDED;
-    limit_clamp("max_send_size", &btl->btl_max_send_size, low, m->packet_max);
-    limit_clamp("eager_limit", &btl->btl_eager_limit, low, btl->btl_max_send_size);
+    limit_clamp("max_send_size", &btl->btl_max_send_size, low, piece_max);
+    m->piece_max = btl->btl_max_send_size < packet_max ? btl->btl_max_send_size : packet_max;
+    if (!is_set("max_send_size") && piece_max > packet_max)
+        btl->btl_max_send_size = piece_max;
+    limit_clamp("eager_limit", &btl->btl_eager_limit, low, m->piece_max);
     if (btl->btl_rndv_eager_limit > btl->btl_eager_limit)
         btl->btl_rndv_eager_limit = btl->btl_eager_limit;   /* as ob1 does */
     limit_clamp("rndv_eager_limit", &btl->btl_rndv_eager_limit, low, btl->btl_eager_limit);
@@ -242,7 +246,6 @@ static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progres
     *num_btls = 0;
     if (endpoint_open(enable_mpi_threads, crowded, &m->endpoint) != 0)
         return NULL;
-    m->packet_max = ivc_endpoint_packet_max(m->endpoint);
     m->send_max = ivc_endpoint_eager_max(m->endpoint);
     limits_check(m, crowded);
     if (ivc_endpoint_warning(m->endpoint)[0] != '\0')

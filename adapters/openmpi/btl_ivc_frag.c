@@ -10,6 +10,7 @@
 
 #include <stdlib.h>
 
+#include "base/copy.h"
 #include "base/error.h"
 
 OBJ_CLASS_INSTANCE(ivc_btl_frag, mca_btl_base_descriptor_t, NULL, NULL);
@@ -42,11 +43,11 @@ int ivc_btl_frags_init(struct ivc_btl_module *m)
     OBJ_CONSTRUCT(&m->done, opal_list_t);
     OBJ_CONSTRUCT(&m->received, mca_btl_base_descriptor_t);
     m->received.des_segments = m->received_segments;
-    m->flat = malloc(m->packet_max);
+    m->flat = malloc(ivc_endpoint_double_max(m->endpoint));
     if (m->flat != NULL &&
         list_init(&m->frags_header, 0) == OPAL_SUCCESS &&
         list_init(&m->frags_eager, m->super.btl_eager_limit) == OPAL_SUCCESS &&
-        list_init(&m->frags_max, m->super.btl_max_send_size) == OPAL_SUCCESS)
+        list_init(&m->frags_max, m->piece_max) == OPAL_SUCCESS)
         return OPAL_SUCCESS;
     free(m->flat);
     m->flat = NULL;
@@ -96,7 +97,7 @@ struct ivc_btl_frag *ivc_btl_frag_get(struct mca_btl_base_endpoint_t *endpoint, 
         frag = frag_take(&m->frags_header, endpoint, flags);
     else if (size <= m->super.btl_eager_limit)
         frag = frag_take(&m->frags_eager, endpoint, flags);
-    else if (size <= m->super.btl_max_send_size)
+    else if (size <= m->piece_max)
         frag = frag_take(&m->frags_max, endpoint, flags);
     else
         return NULL;
@@ -150,6 +151,38 @@ static void note_follows(struct ivc_btl_frag *frag, const opal_convertor_t *conv
     frag->follows.len = convertor->local_size - size;
 }
 
+/* A piece that can be sent in any case. */
+static void limit_size(size_t reserve, size_t *size)
+{
+    if (reserve + *size > ivc_btl_module.piece_max)
+        *size = ivc_btl_module.piece_max - reserve;
+}
+
+/* Whether a piece is to be a double packet, if it can be had: ob1 takes as long for any piece. Not near the end, where
+ * both sides copy at the same time for longer when pieces are shorter. */
+static bool wants_double(const struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor,
+                         size_t total)
+{
+    enum { LEFT_LEAST = 96 << 10 };
+
+    return total > ivc_btl_module.piece_max && endpoint->queued == 0
+           && convertor->local_size - convertor->bConverted >= LEFT_LEAST;
+}
+
+/* Copies a long piece into the region, behind room for a header. */
+static bool copy_double(struct mca_btl_base_endpoint_t *endpoint, const opal_convertor_t *convertor,
+                        const void *data, size_t reserve, size_t size, struct ivc_buffer *ret_buffer)
+{
+    struct ivc_endpoint *e = ivc_btl_module.endpoint;
+
+    if (!wants_double(endpoint, convertor, reserve + size) || ivc_btl_is_lent(endpoint, data, size)
+        || ivc_endpoint_buffer_get(e, endpoint->peer, reserve + size, ret_buffer) != 0)
+        return false;
+    ivc_copy(ret_buffer->side, (char *) ret_buffer->data + reserve, data, size);
+    ivc_endpoint_buffer_filled(ret_buffer);
+    return true;
+}
+
 /* The data stays where it is: a header of ours, then the user's memory.  ob1 keeps that memory
  * untouched until the completion callback. */
 static struct ivc_btl_frag *prepare_in_place(struct mca_btl_base_endpoint_t *endpoint,
@@ -163,8 +196,11 @@ static struct ivc_btl_frag *prepare_in_place(struct mca_btl_base_endpoint_t *end
         return NULL;
     opal_convertor_get_current_pointer(convertor, &data);
     if (convertor->bConverted > 0)
-        frag->in_region = ivc_btl_ahead_take(endpoint, convertor, data, reserve, size, &frag->buffer);
-    else if (*size < convertor->local_size)
+        frag->in_region = ivc_btl_ahead_take(endpoint, convertor, data, reserve, size, &frag->buffer)
+            || copy_double(endpoint, convertor, data, reserve, *size, &frag->buffer);
+    if (!frag->in_region)
+        limit_size(reserve, size);
+    if (convertor->bConverted == 0 && *size < convertor->local_size)
         note_follows(frag, convertor, data, *size);
     frag->segments[1].seg_addr.pval = data;
     frag->segments[1].seg_len = *size;
@@ -195,12 +231,18 @@ static struct ivc_btl_frag *prepare_packed(struct mca_btl_base_endpoint_t *endpo
                                            opal_convertor_t *convertor, size_t reserve,
                                            size_t *size, uint32_t flags)
 {
-    size_t total = reserve + *size, packed = *size;
     struct ivc_btl_frag *frag = NULL;
     struct iovec iov;
     uint32_t n_iov = 1;
+    size_t total, packed;
 
-    if (total > ivc_btl_module.send_max && endpoint->queued == 0)
+    if (wants_double(endpoint, convertor, reserve + *size))
+        frag = frag_in_region(endpoint, reserve + *size, flags);
+    if (frag == NULL)
+        limit_size(reserve, size);
+    packed = *size;
+    total = reserve + packed;
+    if (frag == NULL && total > ivc_btl_module.send_max && endpoint->queued == 0)
         frag = frag_in_region(endpoint, total, flags);
     if (frag == NULL)
         frag = ivc_btl_frag_get(endpoint, total, flags);
@@ -220,11 +262,10 @@ static struct ivc_btl_frag *prepare_packed(struct mca_btl_base_endpoint_t *endpo
 
 /* The first bytes of a message that ob1 announces, which would all fit into the packet that announces it.  ob1 counts what
  * it finds in a descriptor, here and at the receiver's, and sends as much of it afterwards as is left. */
-static bool goes_whole(const mca_btl_base_module_t *btl, const opal_convertor_t *convertor, size_t reserve,
-                       uint32_t flags)
+static bool goes_whole(const opal_convertor_t *convertor, size_t reserve, uint32_t flags)
 {
     return convertor->bConverted == 0 && (flags & MCA_BTL_DES_FLAGS_PRIORITY) != 0
-           && reserve + convertor->local_size <= btl->btl_max_send_size;
+           && reserve + convertor->local_size <= ivc_btl_module.piece_max;
 }
 
 mca_btl_base_descriptor_t *ivc_btl_prepare_src(mca_btl_base_module_t *btl,
@@ -237,7 +278,7 @@ mca_btl_base_descriptor_t *ivc_btl_prepare_src(mca_btl_base_module_t *btl,
     (void) order;
     if (OPAL_UNLIKELY(ivc_btl_queue_full(endpoint)))
         return NULL;
-    if (goes_whole(btl, convertor, reserve, flags))
+    if (goes_whole(convertor, reserve, flags))
         *size = convertor->local_size;
     else if (reserve + *size > btl->btl_max_send_size)
         *size = btl->btl_max_send_size - reserve;

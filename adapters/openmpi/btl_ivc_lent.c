@@ -37,6 +37,13 @@ struct read {
     uint32_t done;              /* 0: it must be sent */
 };
 
+bool ivc_btl_is_lent(struct mca_btl_base_endpoint_t *endpoint, const void *memory, size_t len)
+{
+    uint64_t where, key;
+
+    return ivc_endpoint_show_lent(ivc_btl_module.endpoint, endpoint->peer, memory, len, &where, &key);
+}
+
 /* The name that it has in the list. */
 static uint32_t list_append(struct mca_btl_base_endpoint_t *endpoint, struct ivc_btl_frag *frag)
 {

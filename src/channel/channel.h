@@ -94,6 +94,7 @@ struct ivc_rx {
                                    turn comes: where they are scattered no processor does that by itself. 0: none */
     uint32_t step;              /* slots of the packet that was peeked at */
     uint32_t short_max;         /* most bytes in a slot's first two lines; scattered: in the first one */
+    uint32_t packet_max;        /* most bytes of any packet */
     uint32_t publish_every;
     ivc_atomic_u64 *own_head;   /* in our link line */
     struct ivc_timed reading;
@@ -400,9 +401,9 @@ static inline bool ivc_tx_send_short(struct ivc_tx *tx, uint8_t tag, const char 
     return ivc_tx_commit(tx, slot, (uint32_t)(head_len + len), tag, IVC_SLOT_INLINE, n);
 }
 
-/* Maps the ring that the member has made for us.  IVC_E_GONE when it has not (yet); -EBADMSG when
- * what it says about it cannot be. */
-int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx);
+/* Maps the ring that the member has made for us; what comes in it has `packet_max` bytes at most.  IVC_E_GONE when it
+ * has not (yet); -EBADMSG when what it says about it cannot be. */
+int ivc_rx_open(struct ivc_region *region, uint32_t slot, uint32_t packet_max, struct ivc_rx *ret_rx);
 void ivc_rx_close(struct ivc_rx *rx);
 
 /* Describes the next packet and copies its head to `head`, of IVC_RX_HEAD_MAX bytes: 1, 0 when there is

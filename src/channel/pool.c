@@ -10,6 +10,7 @@
 
 enum {
     FIRST_SHARE_CHUNKS = 2,
+    LEAST_CHUNKS = 3,       /* one that the first share has when memory is scarce, and twins */
     FETCH_AT_ONCE = 16,     /* lines: as many as a processor waits for at a time */
     FETCH_MAX = 128 << 10,  /* bytes in one wait: a few microseconds */
     FETCH_NOW = 4096,       /* bytes of the next chunk when there is no wait; with twice as many it is no better */
@@ -28,7 +29,7 @@ int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t slo
                   uint64_t limit)
 {
     *pool = (struct ivc_pool){ .region = region, .slot = slot, .chunk_size = chunk_size };
-    pool->chunks_max = (uint32_t)IVC_MAX(limit / chunk_size, FIRST_SHARE_CHUNKS);
+    pool->chunks_max = (uint32_t)IVC_MAX(limit / chunk_size, LEAST_CHUNKS);
     pool->long_max = UINT32_MAX;
     pool->queue_size = pool->chunks_max;
     pool->chunks = calloc(pool->chunks_max, sizeof *pool->chunks);
@@ -75,17 +76,38 @@ static uint32_t first_share(const struct ivc_pool *pool)
     return ivc_region_is_scarce(pool->region) ? 1 : FIRST_SHARE_CHUNKS;
 }
 
-/* Twice as much as there is, or as much as the region gives: half of that, and so on. */
-int ivc_pool_grow(struct ivc_pool *pool)
+/* The one that makes a double chunk with this one; the same if there is none. */
+static uint32_t twin_of(const struct ivc_pool *pool, uint32_t chunk)
 {
-    uint32_t wanted = pool->n_chunks ? IVC_MAX(pool->n_chunks, FIRST_SHARE_CHUNKS) : first_share(pool);
+    uint32_t share = pool->chunks[chunk].share, first = pool->first_chunk[share];
+    uint32_t end = share + 1 < pool->n_shares ? pool->first_chunk[share + 1] : pool->n_chunks;
+    uint32_t twin = first + ((chunk - first) ^ 1);
+
+    return twin < end ? twin : chunk;
+}
+
+static void enqueue(struct ivc_pool *pool, uint32_t chunk)
+{
+    pool->queue[ivc_wrap(pool->queue_first + pool->n_queued, pool->queue_size)] = chunk;
+    pool->n_queued++;
+}
+
+static uint32_t dequeue(struct ivc_pool *pool)
+{
+    uint32_t chunk = pool->queue[pool->queue_first];
+
+    pool->queue_first = ivc_wrap(pool->queue_first + 1, pool->queue_size);
+    pool->n_queued--;
+    return chunk;
+}
+
+/* So many chunks more, as there may be, or as many as the region gives: half of that, and so on. */
+static int grow(struct ivc_pool *pool, uint32_t wanted)
+{
     struct ivc_share *share = &pool->shares[pool->n_shares];
     int r = IVC_E_FULL;
 
-    wanted = IVC_MIN(wanted, pool->chunks_max - pool->n_chunks);
-    if (wanted == 0 || pool->n_shares == IVC_SHARES_MAX - 1)
-        return IVC_E_FULL;
-    if (pool->n_shares > 0 && !region_is_roomy(pool, (uint64_t)wanted * pool->chunk_size))
+    if (pool->n_shares == IVC_SHARES_MAX - 1)
         return IVC_E_FULL;
     for (; wanted > 0; wanted /= 2) {
         r = ivc_region_share(pool->region, pool->slot, LEAD + (uint64_t)wanted * pool->chunk_size, share);
@@ -95,12 +117,26 @@ int ivc_pool_grow(struct ivc_pool *pool)
     if (r != 0)
         return pool->n_chunks ? IVC_E_FULL : r;
     pool->first_chunk[pool->n_shares] = pool->n_chunks;
-    for (uint32_t i = 0; i < wanted; i++) {
-        pool->chunks[pool->n_chunks].share = pool->n_shares;
-        ivc_pool_put(pool, pool->n_chunks++);
-    }
     pool->n_shares++;
+    for (uint32_t i = 0; i < wanted; i++) {
+        pool->chunks[pool->n_chunks].share = pool->n_shares - 1;
+        enqueue(pool, pool->n_chunks++);
+    }
+    pool->n_free += wanted;
     return 0;
+}
+
+/* Twice as much as there is. */
+int ivc_pool_grow(struct ivc_pool *pool)
+{
+    uint32_t wanted = pool->n_chunks ? IVC_MAX(pool->n_chunks, FIRST_SHARE_CHUNKS) : first_share(pool);
+
+    wanted = IVC_MIN(wanted, pool->chunks_max - pool->n_chunks);
+    if (wanted == 0)
+        return IVC_E_FULL;
+    if (pool->n_shares > 0 && !region_is_roomy(pool, (uint64_t)wanted * pool->chunk_size))
+        return IVC_E_FULL;
+    return grow(pool, wanted);
 }
 
 /* Where in a chunk so many bytes are put that are the packet `i` behind the next one: as far from a page's beginning as
@@ -116,31 +152,103 @@ static uint32_t place_for(const struct ivc_pool *pool, size_t len, uint32_t i)
     return (pool->in_turn + i + 2 * pool->turn) % (1 + (pool->chunk_size - bytes) / pitch) * pitch;
 }
 
-int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk)
+/* A chunk that is in no queue goes there, with its twin if that waits for it; else it waits. */
+static void lay_aside(struct ivc_pool *pool, uint32_t chunk)
 {
-    uint32_t round = pool->is_wide ? pool->chunks_max : IVC_POOL_ROUND, chunk;
+    uint32_t twin = twin_of(pool, chunk);
+
+    if (twin == chunk) {
+        enqueue(pool, chunk);
+    } else if (pool->chunks[twin].is_aside) {
+        pool->chunks[twin].is_aside = false;
+        enqueue(pool, IVC_MIN(chunk, twin));
+        enqueue(pool, IVC_MAX(chunk, twin));
+    } else {
+        pool->chunks[chunk].is_aside = true;
+    }
+}
+
+/* Brings twins to the queue's beginning; false: there are none in it. */
+static bool find_double(struct ivc_pool *pool)
+{
+    for (uint32_t n = pool->n_queued; n > 0; n--) {
+        uint32_t first = pool->queue[pool->queue_first];
+
+        if (twin_of(pool, first) > first)
+            return true;
+        lay_aside(pool, dequeue(pool));
+    }
+    return false;
+}
+
+/* One of those aside; there are some. */
+static uint32_t take_aside(struct ivc_pool *pool)
+{
+    uint32_t chunk = 0;
+
+    while (!pool->chunks[chunk].is_aside)
+        chunk++;
+    pool->chunks[chunk].is_aside = false;
+    return chunk;
+}
+
+/* So that twins come first. */
+static int need_double(struct ivc_pool *pool)
+{
+    if (find_double(pool))
+        return 0;
+    if (pool->n_free < pool->n_chunks)
+        return IVC_E_FULL;
+    return pool->n_chunks + 2 <= pool->chunks_max && grow(pool, 2) == 0 && find_double(pool) ? 0
+        : ivc_error_set(IVC_E_NOSPACE, "the region has no memory for a packet of more than %u bytes", pool->chunk_size);
+}
+
+/* So that `n` chunks can be got, and `left` are left. */
+static int need_chunks(struct ivc_pool *pool, uint32_t n, uint32_t left)
+{
+    uint32_t round = pool->is_wide ? pool->chunks_max : IVC_POOL_ROUND;
     bool round_is_short = pool->n_chunks < round && pool->got >= pool->turn_ends;
     int r = round_is_short ? ivc_pool_grow(pool) : 0;
 
-    while (r == 0 && pool->n_free <= left)
+    while (r == 0 && pool->n_free < left + n)
         r = ivc_pool_grow(pool);
-    if (pool->n_free <= left)
+    if (pool->n_free < left + n)
+        return r;
+    return n == 1 ? 0 : need_double(pool);
+}
+
+/* A chunk leaves the queue. */
+static void count_one(struct ivc_pool *pool)
+{
+    pool->got++;
+    pool->in_turn++;
+    pool->n_free--;
+    if (pool->ahead.done > 0)
+        pool->ahead.done--;
+    else
+        pool->ahead.at = 0;
+}
+
+int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk)
+{
+    uint32_t n = ivc_pool_chunks_for(pool, len), chunk;
+    int r = need_chunks(pool, n, left);
+
+    if (r != 0)
         return r;
     if (pool->got >= pool->turn_ends) {
         pool->turn_ends = pool->got + pool->n_chunks;
         pool->turn++;
         pool->in_turn = 0;
     }
-    chunk = pool->queue[pool->queue_first];
+    chunk = pool->n_queued > 0 ? dequeue(pool) : take_aside(pool);
     pool->chunks[chunk].place = place_for(pool, len, 0);
-    pool->got++;
-    pool->in_turn++;
-    pool->queue_first = ivc_wrap(pool->queue_first + 1, pool->queue_size);
-    pool->n_free--;
-    if (pool->ahead.done > 0)
-        pool->ahead.done--;
-    else
-        pool->ahead.at = 0;
+    pool->chunks[chunk].is_double = n > 1;
+    count_one(pool);
+    if (n > 1) {
+        (void)dequeue(pool);
+        count_one(pool);
+    }
     *ret_chunk = chunk;
     return 0;
 }
@@ -152,8 +260,15 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
 
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
 {
-    pool->queue[ivc_wrap(pool->queue_first + pool->n_free, pool->queue_size)] = chunk;
     pool->n_free++;
+    if (pool->chunks[chunk].is_double) {
+        pool->n_free++;
+        pool->chunks[chunk].is_double = false;
+        enqueue(pool, chunk);
+        enqueue(pool, chunk + 1);
+    } else {
+        lay_aside(pool, chunk);
+    }
 }
 
 /* A wait begins: as many chunks as were filled since the last one.  When that were fewer than before, only half of the
@@ -196,13 +311,15 @@ static char *free_chunk(const struct ivc_pool *pool, uint32_t i, uint32_t len)
 void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len)
 {
     struct ivc_pool_ahead *ahead = &pool->ahead;
+    uint32_t n = ivc_pool_chunks_for(pool, len);    /* a double chunk as two */
     char *next;
 
+    len = IVC_MIN(len, pool->chunk_size);
     ahead->due = true;
-    ahead->sent++;
-    ahead->filled += by_chunk;
+    ahead->sent += n;
+    ahead->filled += by_chunk ? n : 0;
     ahead->longest = IVC_MAX(ahead->longest, len);
-    if (!by_chunk || pool->n_free == 0 || ahead->done > 0 || ahead->at > 0)
+    if (!by_chunk || pool->n_queued == 0 || ahead->done > 0 || ahead->at > 0)
         return;
     next = free_chunk(pool, 0, len);
     ivc_fetch_lines_to_write(next, next + IVC_MIN(len, (uint32_t)FETCH_NOW));
@@ -217,7 +334,7 @@ void ivc_pool_fetch_some(struct ivc_pool *pool)
     if (ahead->sent > 0)
         begin_to_fetch(ahead);
     /* Free ones only: the others are being read. */
-    ahead->due = ahead->done < IVC_MIN(ahead->chunks, pool->n_free);
+    ahead->due = ahead->done < IVC_MIN(ahead->chunks, pool->n_queued);
     if (!ahead->due)
         return;
     to = IVC_MIN(ahead->bytes, ahead->at + FETCH_AT_ONCE * IVC_LINE);
@@ -232,8 +349,10 @@ void ivc_pool_fetch_some(struct ivc_pool *pool)
 
 static void mark_free(const struct ivc_pool *pool, bool *is_free)
 {
-    for (uint32_t i = 0; i < pool->n_free; i++)
+    for (uint32_t i = 0; i < pool->n_queued; i++)
         is_free[pool->queue[(pool->queue_first + i) % pool->queue_size]] = true;
+    for (uint32_t chunk = 0; chunk < pool->n_chunks; chunk++)
+        is_free[chunk] = is_free[chunk] || pool->chunks[chunk].is_aside;
 }
 
 int ivc_pool_held(const struct ivc_pool *pool, struct iovec **ret_chunks, unsigned *ret_n)

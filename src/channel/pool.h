@@ -6,6 +6,12 @@
  * used, and beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they
  * became free: large messages then cycle through the whole pool, and a chunk that comes round again has
  * left the cache that it was read from, or at least is not being written back from it (see docs/performance.md).
+ *
+ * Double chunks.  Chunks of a share are twins, the first and the second, the third and the fourth, and so on: together
+ * they carry a packet of up to two chunks.  So a free one waits for its twin, aside, and both become free together,
+ * unless nothing else is.
+ *
+ * Invariant: in the queue the second of twins is behind the first, or that was got.
  */
 #ifndef IVC_CHANNEL_POOL_H
 #define IVC_CHANNEL_POOL_H
@@ -44,6 +50,8 @@ struct ivc_pool_ahead {
 struct ivc_pool_chunk {
     uint32_t share;             /* its index */
     uint32_t place;             /* bytes in front of what was put into it last */
+    bool is_double;             /* it was got together with its twin, which is the next one */
+    bool is_aside;              /* free, and its twin is not */
 };
 
 struct ivc_pool {
@@ -64,8 +72,9 @@ struct ivc_pool {
     struct ivc_share shares[IVC_SHARES_MAX];
     uint32_t first_chunk[IVC_SHARES_MAX];   /* of each share */
     struct ivc_pool_chunk *chunks;
-    uint32_t *queue;            /* free chunks, oldest first */
-    uint32_t queue_size, queue_first, n_free;
+    uint32_t *queue;            /* free chunks, but for those aside, oldest first */
+    uint32_t queue_size, queue_first, n_queued;
+    uint32_t n_free;            /* those aside as well */
     struct ivc_pool_ahead ahead;
     struct ivc_pool *next;      /* its owner's */
 };
@@ -84,8 +93,11 @@ int ivc_pool_grow(struct ivc_pool *pool);
 /* A chunk, or IVC_E_FULL when all are under way and the pool may not grow, or IVC_E_NOSPACE when
  * there is none and the region has no memory for one. */
 int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
-/* The same for `len` bytes only, and IVC_E_FULL also when fewer than `left` others would stay free. */
+/* The same for `len` bytes only, and IVC_E_FULL also when fewer than `left` others would stay free.  More bytes than a
+ * chunk has, up to twice as many, are given both of twins: IVC_E_FULL also while there are none of which both are free,
+ * IVC_E_NOSPACE when there are none at all and the region has no memory for them. */
 int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk);
+/* With its twin, if it was got so. */
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
 /* A packet of `len` bytes was sent to someone far away, by a chunk, or another way when a chunk was open to it.
@@ -124,7 +136,13 @@ void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret
                       uint64_t *ret_offset);
 static inline uint32_t ivc_pool_room(const struct ivc_pool *pool, uint32_t chunk)
 {
-    return pool->chunk_size - pool->chunks[chunk].place;
+    return (pool->chunks[chunk].is_double ? 2 : 1) * pool->chunk_size - pool->chunks[chunk].place;
+}
+
+/* Of how many chunks a packet of so many bytes is. */
+static inline uint32_t ivc_pool_chunks_for(const struct ivc_pool *pool, size_t len)
+{
+    return len > pool->chunk_size ? 2 : 1;
 }
 
 #endif

@@ -12,6 +12,8 @@ enum {
     LONG_AHEAD = 8,     /* ... of packets of several; with 12 it takes as long */
 };
 
+static const char too_long[] = "a packet that is longer than any may be; unless IVC_CHUNK_SIZE is not the same there";
+
 static int bad_ring(uint32_t slot, const char *what)
 {
     return ivc_error_set(-EBADMSG, "member %u sends nonsense (%s); its process is damaged or of "
@@ -27,10 +29,10 @@ static int check_header(const struct ivc_ring_header *header, uint64_t size)
            && header->n_slots <= (size - sizeof *header) / header->slot_size;
 }
 
-int ivc_rx_open(struct ivc_region *region, uint32_t slot, struct ivc_rx *ret_rx)
+int ivc_rx_open(struct ivc_region *region, uint32_t slot, uint32_t packet_max, struct ivc_rx *ret_rx)
 {
     const struct ivc_layout_link *link = ivc_region_peer_link(region, slot);
-    struct ivc_rx rx = { .region = region, .slot = slot };
+    struct ivc_rx rx = { .region = region, .slot = slot, .packet_max = packet_max };
     struct ivc_ring_header header;
     uint64_t handle;
     int r;
@@ -131,6 +133,8 @@ static int read_ref(struct ivc_rx *rx, const struct ivc_slot_ref *ref,
     share = &rx->shares[ref->share];
     if (!share->memory || ref->offset > share->size || ref->len > share->size - ref->offset)
         return bad_ring(rx->slot, "bytes outside what it shares");
+    if (ref->len > rx->packet_max - ret_packet->head_len)
+        return bad_ring(rx->slot, too_long);
     fetch_next(rx);
     ret_packet->body = share->memory + ref->offset;
     ret_packet->body_len = ref->len;
@@ -159,6 +163,8 @@ static int read_inline(struct ivc_rx *rx, const char *slot, uint32_t len, char *
     rx->step = ivc_slots_for(len, rx->shift, rx->order);
     if (rx->step > rx->n_slots - rx->at)
         return bad_ring(rx->slot, "a packet beyond the ring's end");
+    if (len > rx->packet_max)
+        return bad_ring(rx->slot, too_long);
     if (rx->order == IVC_RING_SCATTERED)
         return read_scattered(rx, len, head);
     packet->head_len = IVC_MIN(len, (uint32_t)IVC_SLOT_FIRST_LINE);

@@ -32,6 +32,8 @@ static struct ivc_region *join(const char *path, uint32_t client_id)
     return region;
 }
 
+enum { PACKET_MAX = 8192 };
+
 static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size)
 {
     const char *path = check_file(0, SIZE);
@@ -61,7 +63,7 @@ static void close_pair(struct pair *pair)
 static volatile char sink;
 
 /* The whole packet lies in private memory or in the window, and can be read. */
-static void check_packet(const struct ivc_region *region, const void *head, uint32_t head_len,
+static void check_packet(const struct ivc_region *region, uint64_t packet_max, const void *head, uint32_t head_len,
                          const void *body, uint32_t body_len)
 {
     const char *from = region->mapping.memory, *to = from + region->mapping.size;
@@ -73,6 +75,7 @@ static void check_packet(const struct ivc_region *region, const void *head, uint
         return;
     CHECK((const char *)body >= from && (const char *)body < to);
     CHECK(body_len <= (uint64_t)(to - (const char *)body));
+    CHECK((uint64_t)head_len + body_len <= packet_max);
     for (uint32_t i = 0; i < body_len; i += 64)
         sink = ((const char *)body)[i];
 }
@@ -109,7 +112,7 @@ static void test_slots(void)
     static const uint64_t offsets[] = { 0, 1, 64, 4096, SIZE - 1, SIZE, (uint64_t)1 << 31,
                                         (uint64_t)1 << 32, (uint64_t)1 << 63, UINT64_MAX,
                                         UINT64_MAX - 4095 };
-    static const uint32_t body_lens[] = { 0, 1, 100, 4096, SIZE, 0x7fffffff, UINT32_MAX };
+    static const uint32_t body_lens[] = { 0, 1, 100, 4096, PACKET_MAX - 40, PACKET_MAX + 1, SIZE, 0x7fffffff, UINT32_MAX };
     static const struct { uint32_t slot, from_end; bool scattered; } rows[] = {
         { 64, 0, false }, { 64, 2, false }, { 128, 0, false }, { 128, 4, false }, { 256, 0, false }, { 4096, 6, false },
         { 64, 0, true }, { 128, 0, true }, { 128, 1, true }, { 128, 2, true }, { 256, 9, true },
@@ -124,7 +127,7 @@ static void test_slots(void)
         char *slot;
 
         open_pair(&pair, 65536, rows[s].slot);
-        CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, &fresh), 0);
+        CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, PACKET_MAX, &fresh), 0);
         if (rows[s].scattered) {
             ivc_store_release((ivc_atomic_u64 *)pair.tx.slots,
                               ivc_slot_word(1, fresh.n_slots, IVC_RING_SCATTERED, IVC_SLOT_SKIP));
@@ -149,7 +152,7 @@ static void test_slots(void)
                             r = ivc_rx_peek(&rx, head_bytes, &packet);
                             CHECK_THAT(r == 1 || r == 0 || r == -EBADMSG, "kind %u gave %d", kind, r);
                             if (r == 1) {
-                                check_packet(pair.to, packet.head, packet.head_len, packet.body,
+                                check_packet(pair.to, PACKET_MAX, packet.head, packet.head_len, packet.body,
                                              packet.body_len);
                                 good++;
                             }
@@ -181,7 +184,7 @@ static void test_skips(void)
         uint32_t gap;
 
         open_pair(&pair, rows[i].ring, 64);
-        CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, &rx), 0);
+        CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, PACKET_MAX, &rx), 0);
         rx.at = rows[i].at;
         gap = rx.n_slots - rx.at;
         ivc_store_release((ivc_atomic_u64 *)(pair.tx.slots + (size_t)rx.at * 64),
@@ -214,7 +217,7 @@ static void test_shares(void)
     int r = 0;
 
     open_pair(&pair, 65536, 64);
-    CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, &rx), 0);
+    CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, PACKET_MAX, &rx), 0);
     for (uint32_t i = 0; i < pair.tx.n_slots; i++) {
         struct ivc_slot_ref ref = { i + 1, 0, pair.from->geometry.blocks };
         char *slot = pair.tx.slots + i * 64;
@@ -252,7 +255,7 @@ static void test_ring_headers(void)
                 *header = good;
                 header->slot_size = values[a];
                 header->n_slots = values[b];
-                r = ivc_rx_open(pair.to, pair.from_slot, &rx);
+                r = ivc_rx_open(pair.to, pair.from_slot, PACKET_MAX, &rx);
                 CHECK_THAT(r == 0 || r == -EBADMSG, "gave %d", r);
                 if (r != 0)
                     continue;
@@ -265,7 +268,7 @@ static void test_ring_headers(void)
     CHECK(accepted > 0);
     *header = good;
     header->magic ^= 1;
-    CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, &rx), -EBADMSG);
+    CHECK_EQ(ivc_rx_open(pair.to, pair.from_slot, PACKET_MAX, &rx), -EBADMSG);
     close_pair(&pair);
 }
 
@@ -276,7 +279,7 @@ static void check_link_is_inside(const struct pair *pair)
     struct ivc_rx rx;
 
     CHECK(!seen || ((const char *)seen >= memory && (const char *)(seen + 1) <= memory + SIZE));
-    (void)ivc_rx_open(pair->to, pair->from_slot, &rx);
+    (void)ivc_rx_open(pair->to, pair->from_slot, PACKET_MAX, &rx);
 }
 
 /* Where the peer says that its ring and its link table are. */
@@ -307,7 +310,7 @@ static void test_links(void)
 
                 link->ring = offsets[i];
                 link->ring_size = (uint32_t)size;
-                r = ivc_rx_open(pair.to, pair.from_slot, &rx);
+                r = ivc_rx_open(pair.to, pair.from_slot, PACKET_MAX, &rx);
                 CHECK_THAT(r == -EBADMSG || r == IVC_E_GONE, "ring at %llx gave %d",
                            (unsigned long long)offsets[i], r);
             }
@@ -369,8 +372,8 @@ static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
 {
     struct victim *victim = arg;
 
-    check_packet(ivc_endpoint_region(victim->endpoint), packet->head, packet->head_len, packet->body,
-                 packet->body_len);
+    check_packet(ivc_endpoint_region(victim->endpoint), ivc_endpoint_double_max(victim->endpoint), packet->head,
+                 packet->head_len, packet->body, packet->body_len);
     if (ivc_mailbox_is_tag(packet->tag))
         ivc_mailbox_packet(victim->mailbox, peer, packet);
 }

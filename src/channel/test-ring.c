@@ -39,16 +39,16 @@ static void open_pair(struct pair *pair, uint32_t ring_size, uint32_t slot_size,
     from = ivc_region_self(pair->from);
     to = ivc_region_self(pair->to);
     CHECK_EQ(ivc_pool_init(&pair->pool, pair->from, IVC_SLOT_ANY, chunk_size, pool_limit), 0);
-    CHECK_EQ(ivc_rx_open(pair->to, from->slot, &none), IVC_E_GONE);
+    CHECK_EQ(ivc_rx_open(pair->to, from->slot, UINT32_MAX, &none), IVC_E_GONE);
     CHECK_EQ(ivc_link_open(pair->from, to->slot, to->generation), 0);
     CHECK_EQ(ivc_link_open(pair->to, from->slot, from->generation), 0);
-    CHECK_EQ(ivc_rx_open(pair->to, from->slot, &none), IVC_E_GONE);
+    CHECK_EQ(ivc_rx_open(pair->to, from->slot, UINT32_MAX, &none), IVC_E_GONE);
     CHECK_THAT(ivc_tx_open(pair->from, &pair->pool,
                            &(struct ivc_tx_options){
                                .slot = to->slot, .generation = to->generation,
                                .ring_size = ring_size, .slot_size = slot_size,
                            }, &pair->tx) == 0, "%s", ivc_error_text());
-    CHECK_THAT(ivc_rx_open(pair->to, from->slot, &pair->rx) == 0, "%s", ivc_error_text());
+    CHECK_THAT(ivc_rx_open(pair->to, from->slot, UINT32_MAX, &pair->rx) == 0, "%s", ivc_error_text());
 }
 
 static void close_pair(struct pair *pair)
@@ -602,6 +602,88 @@ static void test_pool(void)
     close_pair(&pair);
 }
 
+/* The first of twins that lie one behind the other, with both in `ret_memory`, or a negative code. */
+static int get_double(struct pair *pair, uint32_t left, uint32_t *ret_chunk, char **ret_memory)
+{
+    uint32_t share;
+    uint64_t offset;
+    int r = ivc_pool_get_leaving(&pair->pool, left, 2 * 4096, ret_chunk);
+
+    if (r != 0)
+        return r;
+    CHECK_EQ(ivc_pool_room(&pair->pool, *ret_chunk), 2 * 4096);
+    *ret_memory = ivc_pool_memory(&pair->pool, *ret_chunk, &share, &offset);
+    CHECK(offset + 2 * 4096 <= pair->pool.shares[share - 1].size);
+    return 0;
+}
+
+/* Singles and doubles in any order: none is under way twice, and when all are back there are as many doubles as at
+ * first. */
+static void test_pool_doubles(void)
+{
+    enum { CHUNKS = 20, STEPS = 20000 };
+    struct pair pair;
+    struct { uint32_t chunk; uint8_t mark; char *memory; size_t len; } out[CHUNKS];
+    uint32_t n = 0, n_doubles = 0, share;
+    uint64_t offset, seed = 4;
+
+    open_pair(&pair, 4096, 64, 4096, CHUNKS * 4096);
+    for (unsigned step = 0; step < STEPS; step++) {
+        uint32_t what = (uint32_t)(check_random(&seed) % 4), i = n > 0 ? (uint32_t)(check_random(&seed) % n) : 0;
+        int r = IVC_E_FULL;
+
+        if (what == 0 && (r = get_double(&pair, 0, &out[n].chunk, &out[n].memory)) == 0) {
+            out[n].len = 2 * 4096;
+            n_doubles++;
+        } else if (what == 1 && (r = ivc_pool_get(&pair.pool, &out[n].chunk)) == 0) {
+            out[n].memory = ivc_pool_memory(&pair.pool, out[n].chunk, &share, &offset);
+            out[n].len = 4096;
+        } else if (what > 1 && n > 0) {
+            for (size_t at = 0; at < out[i].len; at++)
+                CHECK_THAT((uint8_t)out[i].memory[at] == out[i].mark, "step %u, chunk %u", step, out[i].chunk);
+            ivc_pool_put(&pair.pool, out[i].chunk);
+            out[i] = out[--n];
+        }
+        if (r == 0) {
+            out[n].mark = (uint8_t)step;
+            memset(out[n].memory, out[n].mark, out[n].len);
+            n++;
+        }
+    }
+    CHECK(n_doubles > STEPS / 20);
+    while (n > 0)
+        ivc_pool_put(&pair.pool, out[--n].chunk);
+    CHECK_EQ(pair.pool.n_free, pair.pool.n_chunks);
+    while (get_double(&pair, 0, &out[n].chunk, &out[n].memory) == 0)
+        n++;
+    CHECK_EQ(n, CHUNKS / 2);
+    close_pair(&pair);
+}
+
+/* What is left to others is left; a second twin alone at the queue's beginning waits, and is not lost. */
+static void test_pool_doubles_and_singles(void)
+{
+    struct pair pair;
+    uint32_t first, twins, other;
+    char *memory;
+
+    open_pair(&pair, 4096, 64, 4096, 4 * 4096);
+    CHECK_EQ(ivc_pool_get(&pair.pool, &first), 0);
+    CHECK_EQ(get_double(&pair, 2, &twins, &memory), IVC_E_FULL);
+    CHECK_EQ(get_double(&pair, 1, &twins, &memory), 0);
+    CHECK_EQ(get_double(&pair, 0, &other, &memory), IVC_E_FULL);
+    CHECK_EQ(pair.pool.n_free, 1);
+    CHECK_EQ(ivc_pool_get(&pair.pool, &other), 0);          /* the one aside */
+    CHECK_EQ(ivc_pool_get(&pair.pool, &other), IVC_E_FULL);
+    CHECK(other != first && other != twins && other != twins + 1);
+    ivc_pool_put(&pair.pool, other);
+    CHECK_EQ(get_double(&pair, 0, &other, &memory), IVC_E_FULL);
+    ivc_pool_put(&pair.pool, first);
+    CHECK_EQ(get_double(&pair, 0, &other, &memory), 0);
+    CHECK_EQ(other, first);
+    close_pair(&pair);
+}
+
 /* All chunks go round though one would do, and what takes a quarter of one lies in two of its four places in turn, and
  * in the other two of the next chunk. */
 static void test_pool_wide(void)
@@ -651,12 +733,12 @@ static void wait_for_lines(struct ivc_pool *pool)
 static void test_pool_ahead(void)
 {
     struct pair pair;
-    uint32_t chunks[4];
+    uint32_t chunks[6];
 
-    open_pair(&pair, 4096, 64, 8192, 4 * 8192);
-    for (uint32_t i = 0; i < 4; i++)
+    open_pair(&pair, 4096, 64, 8192, 6 * 8192);
+    for (uint32_t i = 0; i < 6; i++)
         CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
-    for (uint32_t i = 0; i < 3; i++)
+    for (uint32_t i = 0; i < 4; i++)
         ivc_pool_put(&pair.pool, chunks[i]);
     CHECK(!pair.pool.ahead.due && !ivc_pool_is_ready(&pair.pool, 1));       /* nothing was sent */
 
@@ -679,7 +761,8 @@ static void test_pool_ahead(void)
         CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
     CHECK_EQ(pair.pool.ahead.done, 0);
 
-    /* One chunk is free, and more are asked for: a part of a packet's lines is not enough for it. */
+    /* One chunk is free, but for one that waits for its twin, and more are asked for: a part of a packet's lines is not
+     * enough for it. */
     ivc_pool_has_sent(&pair.pool, true, 8192);
     ivc_pool_fetch_some(&pair.pool);
     CHECK(ivc_pool_is_ready(&pair.pool, IVC_LINE) && !ivc_pool_is_ready(&pair.pool, 8192));
@@ -1021,6 +1104,8 @@ static const struct check_case cases[] = {
     { "chunks of every length", test_chunks, 0 },
     { "chunks come back in time", test_chunks_come_back, 0 },
     { "the pool's limit", test_pool, 0 },
+    { "double chunks", test_pool_doubles, 0 },
+    { "... and single ones", test_pool_doubles_and_singles, 0 },
     { "a wide pool", test_pool_wide, 0 },
     { "chunks that are fetched ahead", test_pool_ahead, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },

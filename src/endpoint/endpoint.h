@@ -157,12 +157,21 @@ uint32_t ivc_peer_client_id(const struct ivc_peer *peer);
 const char *ivc_peer_host(const struct ivc_peer *peer);
 bool ivc_peer_same_kernel(const struct ivc_peer *peer);    /* in the same guest as we are */
 
-/* Largest packet, and the largest one that needs no chunk of its own. */
+/*
+ * Bytes of the largest packet that can always be sent, sooner or later; of the largest that may come; of the largest
+ * that needs no chunk of its own.
+ *
+ * Between the first two are *double* packets, for which shared memory must have two free chunks that are neighbours:
+ * IVC_E_FULL and IVC_E_NOSPACE tell that it has none now, or not at all, and the caller sends two shorter ones.
+ * piece_max is the longest that is of use to who takes long for each packet: one of the two.
+ */
 size_t ivc_endpoint_packet_max(const struct ivc_endpoint *endpoint);
+size_t ivc_endpoint_double_max(const struct ivc_endpoint *endpoint);
+size_t ivc_endpoint_piece_max(const struct ivc_endpoint *endpoint);
 size_t ivc_endpoint_eager_max(const struct ivc_endpoint *endpoint);
 
 /*
- * Sends one packet of at most packet_max bytes gathered from `iov`; the bytes are copied before it
+ * Sends one packet of at most packet_max bytes, or a double one, gathered from `iov`; the bytes are copied before it
  * returns.  IVC_E_FULL: nothing was sent, call progress and try again.  IVC_E_GONE: the peer died.
  * IVC_E_NOSPACE: the region has no memory for even a small ring to this peer.
  * Above eager_max what follows a first piece of 40 bytes at most, a header, lies where a line begins.
@@ -180,7 +189,7 @@ int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer
                             size_t head_len, const void *bytes, size_t len);
 
 /*
- * Memory that the peer can read in place.  Take a buffer of up to packet_max bytes, fill it (the
+ * Memory that the peer can read in place.  Take a buffer of up to packet_max bytes, or a double one, fill it (the
  * only copy on our side), send it: ivc_endpoint_send_buffer() takes it over on success and leaves
  * it with the caller on IVC_E_FULL, and on -ESTALE: its memory was taken away, with what was in it; whoever
  * can fill another one does.  A buffer not sent is given back with ivc_endpoint_buffer_free().

@@ -47,7 +47,8 @@ int ivc_poll_map_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 
     if (peer->rx_open || !ivc_peer_is_attached(peer))
         return 0;
-    r = ivc_rx_open(endpoint->home.region, peer->member.slot, &peer->rx);
+    r = ivc_rx_open(endpoint->home.region, peer->member.slot, (uint32_t)ivc_endpoint_double_max(endpoint),
+                    &peer->rx);
     if (r != 0)
         return IVC_MIN(r, 0);
     /* What it sent by network comes before what is in the ring: then we are called again. */

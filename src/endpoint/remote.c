@@ -119,7 +119,7 @@ static int greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     struct greeting greeting = {
         .magic_id = endpoint->magic_id, .client_id = endpoint->client_id,
-        .packet_max = (uint32_t)ivc_endpoint_packet_max(endpoint),
+        .packet_max = (uint32_t)ivc_endpoint_double_max(endpoint),
     };
     int r;
 
@@ -222,7 +222,7 @@ int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_
     if (r != 0)
         return r;
     ret_buffer->data = (char *)data + sizeof(struct wire);
-    ret_buffer->size = (uint32_t)ivc_endpoint_packet_max(endpoint);
+    ret_buffer->size = (uint32_t)ivc_endpoint_double_max(endpoint);
     return 0;
 }
 
@@ -337,7 +337,7 @@ static bool sends_too_much(const struct ivc_endpoint *endpoint, const void *gree
 
     memcpy(&packet_max, (const char *)greeting + offsetof(struct greeting, packet_max),
            sizeof packet_max);
-    return packet_max > ivc_endpoint_packet_max(endpoint);
+    return packet_max > ivc_endpoint_double_max(endpoint);
 }
 
 static void on_packet(void *arg, const void *data, size_t len)
@@ -478,7 +478,7 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
 {
     struct ivc_network_options network = {
         .provider = options->network_provider,
-        .packet_max = sizeof(struct wire) + IVC_MAX(ivc_endpoint_packet_max(endpoint),
+        .packet_max = sizeof(struct wire) + IVC_MAX(ivc_endpoint_double_max(endpoint),
                                                     sizeof(struct greeting)),
         .threads = options->threads,
         .on_packet = on_packet,

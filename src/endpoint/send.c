@@ -29,7 +29,14 @@ static void fetch_chunks(struct ivc_endpoint *endpoint, struct ivc_pool *pool, u
 static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t left, size_t len,
                     uint32_t *ret_chunk)
 {
-    fetch_chunks(endpoint, pool, left + 1);
+    uint32_t n = ivc_pool_chunks_for(pool, len);
+    int r;
+
+    fetch_chunks(endpoint, pool, left + n);
+    r = ivc_pool_get_leaving(pool, left, len, ret_chunk);
+    if (r != IVC_E_FULL || n == 1)
+        return r;
+    fetch_chunks(endpoint, pool, pool->n_chunks);   /* enough are free, perhaps, but no two that are neighbours */
     return ivc_pool_get_leaving(pool, left, len, ret_chunk);
 }
 
@@ -203,8 +210,8 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
     size_t len = total(iov, n_iov);
     int r;
 
-    if (len > endpoint->packet_max)
-        return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: at most %u", len, endpoint->packet_max);
+    if (len > ivc_endpoint_double_max(endpoint))
+        return ivc_error_set(-EMSGSIZE, "packet of %zu bytes: at most %zu", len, ivc_endpoint_double_max(endpoint));
     ivc_endpoint_lock(endpoint);
     if (__builtin_expect(ivc_peer_state(peer) == IVC_PEER_ACTIVE, 1)) {
         r = send_through_memory(endpoint, peer, tag, iov, n_iov, len);
@@ -275,9 +282,8 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 {
     int r;
 
-    if (size > endpoint->packet_max)
-        return ivc_error_set(-EMSGSIZE, "buffer of %zu bytes: at most %u", size,
-                             endpoint->packet_max);
+    if (size > ivc_endpoint_double_max(endpoint))
+        return ivc_error_set(-EMSGSIZE, "buffer of %zu bytes: at most %zu", size, ivc_endpoint_double_max(endpoint));
     ivc_endpoint_lock(endpoint);
     see_crowd(endpoint, &peer->tx);
     ret_buffer->side = ivc_tx_copy_side(&peer->tx, size);   /* without a ring: zeroes, into the cache */
@@ -306,7 +312,7 @@ int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer
     int r = IVC_E_FULL;
 
     ivc_endpoint_lock(endpoint);
-    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= endpoint->packet_max
+    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= ivc_endpoint_double_max(endpoint)
         && endpoint->crowd.yields == 0) {
         pool = peer->tx.pool;
         r = pool_get(endpoint, pool, IVC_POOL_SPARE, size, &ret_buffer->chunk);

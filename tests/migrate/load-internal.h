@@ -5,7 +5,7 @@
 #include "load.h"
 
 enum {
-    PACKET_MAX = 32768,
+    PACKET_MAX = 65536,         /* of a double one */
     LATER_MAX = 16,             /* offers whose place is named some turns later */
     TAG_NUMBERED = 1,           /* a number, then bytes */
     TAG_EMPTY = 2,              /* no bytes at all: its number is the next one */

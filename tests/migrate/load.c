@@ -116,9 +116,9 @@ struct load *load_open(struct board *board, uint32_t own)
     if (ivc_mailbox_new(load->endpoint, load_on_start, load_on_done, load, &load->mailbox) != 0)
         load_fault(load, "cannot make its mailbox");
     load->eager_max = ivc_endpoint_eager_max(load->endpoint);
-    if (ivc_endpoint_packet_max(load->endpoint) < PACKET_MAX)
+    if (ivc_endpoint_double_max(load->endpoint) < PACKET_MAX)
         load_fault(load, "packets are too short for this test: %zu bytes",
-                   ivc_endpoint_packet_max(load->endpoint));
+                   ivc_endpoint_double_max(load->endpoint));
     if (board->lends && own == 0)
         lend(load);
     ivc_endpoint_address(load->endpoint, &load->place->address);
