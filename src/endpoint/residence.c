@@ -22,13 +22,14 @@ enum {
 /*
  * How much of the region the pool may take.  Where a second-level cache is small, large messages go fastest when the
  * chunks that are under way are more than the sender's holds, so that the receiver reads them from the shared third
- * level instead of fetching each line dirty from the other core; four times that cache does it.  Where it is large,
- * that would be slower by a fifth for messages of 2 MiB and more, and half of it is enough (docs/performance.md).  At
- * least 1 MiB; never more than an eighth of the region.
+ * level instead of fetching each line dirty from the other core; four times that cache does it, and for ranks that
+ * share processors once: what all of them have under way would leave the third level.  Where it is large, that would be
+ * slower by a fifth for messages of 2 MiB and more, and half of it is enough (docs/performance.md).  At least 1 MiB;
+ * never more than an eighth of the region.
  */
-static uint64_t pool_limit(long level2, uint64_t region_size)
+static uint64_t pool_limit(long level2, bool crowded, uint64_t region_size)
 {
-    uint64_t limit = level2 <= 0 ? LARGE : level2 < LARGE ? 4 * (uint64_t)level2 : (uint64_t)level2 / 2;
+    uint64_t limit = level2 <= 0 ? LARGE : level2 < LARGE ? (crowded ? 1 : 4) * (uint64_t)level2 : (uint64_t)level2 / 2;
 
     limit = IVC_MIN(IVC_MAX(limit, 1 << 20), 8 << 20);
     return IVC_MIN(limit, region_size / 8);
@@ -45,7 +46,7 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
     enum { PART = 5, LEAST = 4 };
     long level2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     int r = ivc_pool_init(ret_pool, residence->region, slot, endpoint->packet_max,
-                          pool_limit(level2, residence->info.size));
+                          pool_limit(level2, endpoint->crowded, residence->info.size));
 
     if (r == 0 && level2 >= LARGE)
         ret_pool->long_max = IVC_MAX((uint32_t)level2 / PART / endpoint->packet_max, LEAST);
