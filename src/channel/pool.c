@@ -192,15 +192,18 @@ static uint32_t take_aside(struct ivc_pool *pool)
     return chunk;
 }
 
-/* So that twins come first. */
+/* So that twins come first. A pool that has none gets some, even if the region is not roomy: somebody may have to send a
+ * double packet, which was made where there were twins. */
 static int need_double(struct ivc_pool *pool)
 {
     if (find_double(pool))
         return 0;
     if (pool->n_free < pool->n_chunks)
         return IVC_E_FULL;
-    return pool->n_chunks + 2 <= pool->chunks_max && grow(pool, 2) == 0 && find_double(pool) ? 0
-        : ivc_error_set(IVC_E_NOSPACE, "the region has no memory for a packet of more than %u bytes", pool->chunk_size);
+    if (pool->refusals == 0 && pool->n_chunks + 2 <= pool->chunks_max && grow(pool, 2) == 0 && find_double(pool))
+        return 0;
+    pool->refusals = pool->refusals > 0 ? pool->refusals - 1 : REFUSALS;
+    return ivc_error_set(IVC_E_NOSPACE, "the region has no memory for a packet of more than %u bytes", pool->chunk_size);
 }
 
 /* So that `n` chunks can be got, and `left` are left. */
@@ -209,10 +212,12 @@ static int need_chunks(struct ivc_pool *pool, uint32_t n, uint32_t left)
     uint32_t round = pool->is_wide ? pool->chunks_max : IVC_POOL_ROUND;
     bool round_is_short = pool->n_chunks < round && pool->got >= pool->turn_ends;
     int r = round_is_short ? ivc_pool_grow(pool) : 0;
+    bool all_are_free;
 
     while (r == 0 && pool->n_free < left + n)
         r = ivc_pool_grow(pool);
-    if (pool->n_free < left + n)
+    all_are_free = pool->n_free > 0 && pool->n_free == pool->n_chunks;
+    if (pool->n_free < left + n && (n == 1 || left > 0 || !all_are_free))
         return r;
     return n == 1 ? 0 : need_double(pool);
 }

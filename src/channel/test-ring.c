@@ -777,6 +777,38 @@ static void test_pool_ahead(void)
     close_pair(&pair);
 }
 
+/* A pool of one chunk, in a region that has no memory for two neighbours: as soon as it has, they are got, though it is
+ * far from roomy. */
+static void test_pool_without_doubles(void)
+{
+    enum { PAGE = 4096, TRIES = 20000 };
+    struct pair pair;
+    struct ivc_share most;
+    uint64_t size = SIZE;
+    uint32_t chunk, n = 0;
+    char *memory;
+    int r;
+
+    open_pair(&pair, 4096, 64, PAGE, 1 << 20);
+    while (ivc_region_share(pair.from, IVC_SLOT_ANY, size, &most) != 0)
+        size -= PAGE;
+    ivc_region_unshare(pair.from, &most);
+    CHECK_EQ(ivc_region_share(pair.from, IVC_SLOT_ANY, size - 2 * PAGE, &most), 0);
+    CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
+    CHECK_EQ(get_double(&pair, 0, &chunk, &memory), IVC_E_FULL);
+    ivc_pool_put(&pair.pool, chunk);
+    CHECK_EQ(pair.pool.n_chunks, 1);
+    CHECK_EQ(get_double(&pair, 0, &chunk, &memory), IVC_E_NOSPACE);
+    CHECK_EQ(get_double(&pair, 1, &chunk, &memory), IVC_E_FULL);
+    ivc_region_unshare(pair.from, &most);
+    CHECK_EQ(ivc_region_share(pair.from, IVC_SLOT_ANY, size - 6 * PAGE, &most), 0);
+    while ((r = get_double(&pair, 0, &chunk, &memory)) == IVC_E_NOSPACE && n < TRIES)
+        n++;
+    CHECK_EQ(r, 0);
+    ivc_region_unshare(pair.from, &most);
+    close_pair(&pair);
+}
+
 /* A region with hardly any memory: the pool takes what there is and asks no more. */
 static void test_pool_without_memory(void)
 {
@@ -1109,6 +1141,7 @@ static const struct check_case cases[] = {
     { "a wide pool", test_pool_wide, 0 },
     { "chunks that are fetched ahead", test_pool_ahead, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },
+    { "... for neighbours", test_pool_without_doubles, 0 },
     { "chunks filled into the cache or past it", test_fill, 0 },
     { "chunks filled for one who has moved far away", test_fill_moved, 0 },
     { "short packets filled past the cache", test_fill_short, 0 },
