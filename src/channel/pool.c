@@ -168,10 +168,10 @@ static void lay_aside(struct ivc_pool *pool, uint32_t chunk)
     }
 }
 
-/* Brings twins to the queue's beginning; false: there are none in it. */
+/* Brings twins to the queue's beginning; false: there are none in it, nor does one that is there make some. */
 static bool find_double(struct ivc_pool *pool)
 {
-    for (uint32_t n = pool->n_queued; n > 0; n--) {
+    for (uint32_t n = pool->n_queued + 1; n > 0 && pool->n_queued > 0; n--) {
         uint32_t first = pool->queue[pool->queue_first];
 
         if (twin_of(pool, first) > first)

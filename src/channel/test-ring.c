@@ -682,6 +682,16 @@ static void test_pool_doubles_and_singles(void)
     CHECK_EQ(get_double(&pair, 0, &other, &memory), 0);
     CHECK_EQ(other, first);
     close_pair(&pair);
+
+    /* One is aside, and its twin all there is in the queue: the pool need not grow. */
+    open_pair(&pair, 4096, 64, 4096, 4 * 4096);
+    CHECK_EQ(ivc_pool_grow(&pair.pool), 0);
+    pair.pool.turn_ends = UINT64_MAX;
+    CHECK_EQ(ivc_pool_get(&pair.pool, &first), 0);
+    ivc_pool_put(&pair.pool, first);
+    CHECK_EQ(get_double(&pair, 0, &other, &memory), 0);
+    CHECK_EQ(pair.pool.n_chunks, 2);
+    close_pair(&pair);
 }
 
 /* All chunks go round though one would do, and what takes a quarter of one lies in two of its four places in turn, and
