@@ -92,7 +92,7 @@ typedef struct ivc_btl_frag ivc_btl_frag;
 struct ivc_btl_module {
     mca_btl_base_module_t super;
     struct ivc_endpoint *endpoint;
-    size_t piece_max;                   /* largest packet that is never refused for good; max_send_size may be more */
+    size_t packet_max;                  /* largest packet that is never refused for good; max_send_size may be more */
     size_t send_max;                    /* largest packet that goes without a buffer */
     mca_btl_base_module_error_cb_fn_t error_cb;
     bool others;                        /* there are processes that we do not reach */
@@ -112,7 +112,7 @@ struct ivc_btl_module {
 
     opal_free_list_t frags_header;      /* no memory but `header` */
     opal_free_list_t frags_eager;       /* eager_limit bytes of private memory */
-    opal_free_list_t frags_max;         /* piece_max bytes */
+    opal_free_list_t frags_max;         /* packet_max bytes */
 
     /* What a packet is shown to ob1 in.  One of each suffices: packets come one at a time. */
     mca_btl_base_descriptor_t received;

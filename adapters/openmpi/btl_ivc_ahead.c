@@ -103,8 +103,8 @@ void ivc_btl_ahead_fill(const struct ivc_btl_frag *announcement)
 
     ahead.passed = 0;
     ahead.reserve = m->reserve;     /* 0: no piece but a first one was seen yet */
-    if (ahead.len > m->piece_max - ahead.reserve)
-        ahead.len = m->piece_max - ahead.reserve;
+    if (ahead.len > m->packet_max - ahead.reserve)
+        ahead.len = m->packet_max - ahead.reserve;
     total = ahead.reserve + ahead.len;
     if (ahead.reserve == 0 || total <= m->send_max || !make_room()
         || !is_alone(m) || ivc_btl_is_lent(ahead.endpoint, ahead.data, ahead.len)

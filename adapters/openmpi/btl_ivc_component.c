@@ -215,10 +215,10 @@ static void limits_check(struct ivc_btl_module *m, bool crowded)
     if (!is_set("eager_limit") && crowded)
         btl->btl_eager_limit = EAGER_LIMIT_CROWDED;
     limit_clamp("max_send_size", &btl->btl_max_send_size, low, piece_max);
-    m->piece_max = btl->btl_max_send_size < packet_max ? btl->btl_max_send_size : packet_max;
+    m->packet_max = btl->btl_max_send_size < packet_max ? btl->btl_max_send_size : packet_max;
     if (!is_set("max_send_size") && piece_max > packet_max)
         btl->btl_max_send_size = piece_max;
-    limit_clamp("eager_limit", &btl->btl_eager_limit, low, m->piece_max);
+    limit_clamp("eager_limit", &btl->btl_eager_limit, low, m->packet_max);
     if (btl->btl_rndv_eager_limit > btl->btl_eager_limit)
         btl->btl_rndv_eager_limit = btl->btl_eager_limit;   /* as ob1 does */
     limit_clamp("rndv_eager_limit", &btl->btl_rndv_eager_limit, low, btl->btl_eager_limit);

@@ -47,7 +47,7 @@ int ivc_btl_frags_init(struct ivc_btl_module *m)
     if (m->flat != NULL &&
         list_init(&m->frags_header, 0) == OPAL_SUCCESS &&
         list_init(&m->frags_eager, m->super.btl_eager_limit) == OPAL_SUCCESS &&
-        list_init(&m->frags_max, m->piece_max) == OPAL_SUCCESS)
+        list_init(&m->frags_max, m->packet_max) == OPAL_SUCCESS)
         return OPAL_SUCCESS;
     free(m->flat);
     m->flat = NULL;
@@ -97,7 +97,7 @@ struct ivc_btl_frag *ivc_btl_frag_get(struct mca_btl_base_endpoint_t *endpoint, 
         frag = frag_take(&m->frags_header, endpoint, flags);
     else if (size <= m->super.btl_eager_limit)
         frag = frag_take(&m->frags_eager, endpoint, flags);
-    else if (size <= m->piece_max)
+    else if (size <= m->packet_max)
         frag = frag_take(&m->frags_max, endpoint, flags);
     else
         return NULL;
@@ -151,11 +151,10 @@ static void note_follows(struct ivc_btl_frag *frag, const opal_convertor_t *conv
     frag->follows.len = convertor->local_size - size;
 }
 
-/* A piece that can be sent in any case. */
-static void limit_size(size_t reserve, size_t *size)
+static void limit_size(size_t most, size_t reserve, size_t *size)
 {
-    if (reserve + *size > ivc_btl_module.piece_max)
-        *size = ivc_btl_module.piece_max - reserve;
+    if (reserve + *size > most)
+        *size = most - reserve;
 }
 
 /* Whether a piece is to be a double packet, if it can be had: ob1 takes as long for any piece. Not near the end, where
@@ -165,7 +164,7 @@ static bool wants_double(const struct mca_btl_base_endpoint_t *endpoint, const o
 {
     enum { LEFT_LEAST = 96 << 10 };
 
-    return total > ivc_btl_module.piece_max && endpoint->queued == 0
+    return total > ivc_btl_module.packet_max && endpoint->queued == 0
            && convertor->local_size - convertor->bConverted >= LEFT_LEAST;
 }
 
@@ -199,7 +198,7 @@ static struct ivc_btl_frag *prepare_in_place(struct mca_btl_base_endpoint_t *end
         frag->in_region = ivc_btl_ahead_take(endpoint, convertor, data, reserve, size, &frag->buffer)
             || copy_double(endpoint, convertor, data, reserve, *size, &frag->buffer);
     if (!frag->in_region)
-        limit_size(reserve, size);
+        limit_size(ivc_btl_module.packet_max, reserve, size);
     if (convertor->bConverted == 0 && *size < convertor->local_size)
         note_follows(frag, convertor, data, *size);
     frag->segments[1].seg_addr.pval = data;
@@ -239,7 +238,7 @@ static struct ivc_btl_frag *prepare_packed(struct mca_btl_base_endpoint_t *endpo
     if (wants_double(endpoint, convertor, reserve + *size))
         frag = frag_in_region(endpoint, reserve + *size, flags);
     if (frag == NULL)
-        limit_size(reserve, size);
+        limit_size(ivc_btl_module.packet_max, reserve, size);
     packed = *size;
     total = reserve + packed;
     if (frag == NULL && total > ivc_btl_module.send_max && endpoint->queued == 0)
@@ -265,7 +264,7 @@ static struct ivc_btl_frag *prepare_packed(struct mca_btl_base_endpoint_t *endpo
 static bool goes_whole(const opal_convertor_t *convertor, size_t reserve, uint32_t flags)
 {
     return convertor->bConverted == 0 && (flags & MCA_BTL_DES_FLAGS_PRIORITY) != 0
-           && reserve + convertor->local_size <= ivc_btl_module.piece_max;
+           && reserve + convertor->local_size <= ivc_btl_module.packet_max;
 }
 
 mca_btl_base_descriptor_t *ivc_btl_prepare_src(mca_btl_base_module_t *btl,
@@ -280,8 +279,8 @@ mca_btl_base_descriptor_t *ivc_btl_prepare_src(mca_btl_base_module_t *btl,
         return NULL;
     if (goes_whole(convertor, reserve, flags))
         *size = convertor->local_size;
-    else if (reserve + *size > btl->btl_max_send_size)
-        *size = btl->btl_max_send_size - reserve;
+    else
+        limit_size(btl->btl_max_send_size, reserve, size);
     if (!opal_convertor_need_buffers(convertor))
         frag = prepare_in_place(endpoint, convertor, reserve, size, flags);
     else

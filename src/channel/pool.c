@@ -192,8 +192,8 @@ static uint32_t take_aside(struct ivc_pool *pool)
     return chunk;
 }
 
-/* So that twins come first. A pool that has none gets some, even if the region is not roomy: somebody may have to send a
- * double packet, which was made where there were twins. */
+/* So that twins come first. A pool that has none gets some, even if the region is not roomy: somebody may have to
+ * send a double packet, which was made where there were twins. */
 static int need_double(struct ivc_pool *pool)
 {
     if (find_double(pool))
@@ -203,7 +203,8 @@ static int need_double(struct ivc_pool *pool)
     if (pool->refusals == 0 && pool->n_chunks + 2 <= pool->chunks_max && grow(pool, 2) == 0 && find_double(pool))
         return 0;
     pool->refusals = pool->refusals > 0 ? pool->refusals - 1 : REFUSALS;
-    return ivc_error_set(IVC_E_NOSPACE, "the region has no memory for a packet of more than %u bytes", pool->chunk_size);
+    return ivc_error_set(IVC_E_NOSPACE, "the region has no memory for a packet of more than %u bytes",
+                         pool->chunk_size);
 }
 
 /* So that `n` chunks can be got, and `left` are left. */
@@ -212,14 +213,12 @@ static int need_chunks(struct ivc_pool *pool, uint32_t n, uint32_t left)
     uint32_t round = pool->is_wide ? pool->chunks_max : IVC_POOL_ROUND;
     bool round_is_short = pool->n_chunks < round && pool->got >= pool->turn_ends;
     int r = round_is_short ? ivc_pool_grow(pool) : 0;
-    bool all_are_free;
 
     while (r == 0 && pool->n_free < left + n)
         r = ivc_pool_grow(pool);
-    all_are_free = pool->n_free > 0 && pool->n_free == pool->n_chunks;
-    if (pool->n_free < left + n && (n == 1 || left > 0 || !all_are_free))
-        return r;
-    return n == 1 ? 0 : need_double(pool);
+    if (n > 1 && (pool->n_free >= left + n || (left == 0 && pool->n_chunks > 0)))
+        return need_double(pool);
+    return pool->n_free >= left + n ? 0 : r;
 }
 
 /* A chunk leaves the queue. */
@@ -265,15 +264,11 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
 
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
 {
-    pool->n_free++;
-    if (pool->chunks[chunk].is_double) {
-        pool->n_free++;
-        pool->chunks[chunk].is_double = false;
-        enqueue(pool, chunk);
-        enqueue(pool, chunk + 1);
-    } else {
-        lay_aside(pool, chunk);
-    }
+    uint32_t n = pool->chunks[chunk].is_double ? 2 : 1;
+
+    pool->n_free += n;
+    for (uint32_t i = 0; i < n; i++)
+        lay_aside(pool, chunk + i);
 }
 
 /* A wait begins: as many chunks as were filled since the last one.  When that were fewer than before, only half of the

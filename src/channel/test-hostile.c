@@ -112,7 +112,8 @@ static void test_slots(void)
     static const uint64_t offsets[] = { 0, 1, 64, 4096, SIZE - 1, SIZE, (uint64_t)1 << 31,
                                         (uint64_t)1 << 32, (uint64_t)1 << 63, UINT64_MAX,
                                         UINT64_MAX - 4095 };
-    static const uint32_t body_lens[] = { 0, 1, 100, 4096, PACKET_MAX - 40, PACKET_MAX + 1, SIZE, 0x7fffffff, UINT32_MAX };
+    static const uint32_t body_lens[] = { 0, 1, 100, 4096, PACKET_MAX - 40, PACKET_MAX + 1, SIZE, 0x7fffffff,
+                                          UINT32_MAX };
     static const struct { uint32_t slot, from_end; bool scattered; } rows[] = {
         { 64, 0, false }, { 64, 2, false }, { 128, 0, false }, { 128, 4, false }, { 256, 0, false }, { 4096, 6, false },
         { 64, 0, true }, { 128, 0, true }, { 128, 1, true }, { 128, 2, true }, { 256, 9, true },

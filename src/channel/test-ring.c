@@ -602,7 +602,7 @@ static void test_pool(void)
     close_pair(&pair);
 }
 
-/* The first of twins that lie one behind the other, with both in `ret_memory`, or a negative code. */
+/* Twins, whose memory begins at `ret_memory`; answers as the pool. */
 static int get_double(struct pair *pair, uint32_t left, uint32_t *ret_chunk, char **ret_memory)
 {
     uint32_t share;

@@ -107,7 +107,6 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
     if (r < 0)
         return r;
     endpoint->packet_max = (uint32_t)chunk_size + IVC_LINE;     /* a payload of that size, and what precedes it */
-    endpoint->piece_max = ivc_residence_piece_max(endpoint);
     endpoint->id = ivc_random_id();
     ivc_residence_none(endpoint);
     r = find_region(endpoint, options);
@@ -257,11 +256,6 @@ size_t ivc_endpoint_packet_max(const struct ivc_endpoint *endpoint)
 size_t ivc_endpoint_double_max(const struct ivc_endpoint *endpoint)
 {
     return 2 * (size_t)endpoint->packet_max;
-}
-
-size_t ivc_endpoint_piece_max(const struct ivc_endpoint *endpoint)
-{
-    return endpoint->piece_max;
 }
 
 uint64_t ivc_endpoint_linger_ms(const struct ivc_endpoint *endpoint)

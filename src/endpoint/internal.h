@@ -138,7 +138,6 @@ struct ivc_endpoint {
     ivc_atomic_u32 news;            /* the helper has something for progress to do */
     uint32_t n_unsent;              /* peers with a backlog that goes by network; under send_lock */
     uint32_t packet_max;            /* the largest packet but for double ones, on every path */
-    uint32_t piece_max;             /* double_max, or packet_max where those are of no use */
 
     pthread_mutex_t send_lock;      /* tx sides, pool, creation of peers */
     struct ivc_residence home;
@@ -348,8 +347,6 @@ struct ivc_pool *ivc_residence_pool(struct ivc_residence *residence, uint32_t sl
 int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t slot);
 void ivc_residence_close_pool(struct ivc_residence *residence, uint32_t slot);
 /* A chunk that the adapter held. */
-/* endpoint->piece_max. */
-uint32_t ivc_residence_piece_max(const struct ivc_endpoint *endpoint);
 void ivc_residence_put_chunk(struct ivc_residence *residence, struct ivc_pool *pool, uint32_t chunk);
 /* The helper, with the gate closed. */
 void ivc_residence_move_in(struct ivc_endpoint *endpoint, const struct ivc_residence *residence);

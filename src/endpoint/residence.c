@@ -57,9 +57,9 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
 
 /* Where that cache is small a receiver reads from the third level in any case, and more at a time is no slower. (Where
  * it is large that was not measured.) */
-uint32_t ivc_residence_piece_max(const struct ivc_endpoint *endpoint)
+size_t ivc_endpoint_piece_max(const struct ivc_endpoint *endpoint)
 {
-    return sysconf(_SC_LEVEL2_CACHE_SIZE) < LARGE ? 2 * endpoint->packet_max : endpoint->packet_max;
+    return sysconf(_SC_LEVEL2_CACHE_SIZE) < LARGE ? ivc_endpoint_double_max(endpoint) : endpoint->packet_max;
 }
 
 /*

@@ -312,7 +312,7 @@ int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer
     int r = IVC_E_FULL;
 
     ivc_endpoint_lock(endpoint);
-    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= ivc_endpoint_double_max(endpoint)
+    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && size <= endpoint->packet_max
         && endpoint->crowd.yields == 0) {
         pool = peer->tx.pool;
         r = pool_get(endpoint, pool, IVC_POOL_SPARE, size, &ret_buffer->chunk);
