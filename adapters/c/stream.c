@@ -70,7 +70,7 @@ static void break_off(struct ivc_connection *connection)
     connection->broken = true;
 }
 
-static void keep_unread(struct ivc_connection *connection, const char *bytes, size_t len)
+static void keep_unread(struct ivc_connection *connection, enum ivc_copy_side side, const char *bytes, size_t len)
 {
     uint32_t window = connection->context->window;
     uint32_t at = (connection->unread_first + connection->unread_len) % window;
@@ -82,23 +82,23 @@ static void keep_unread(struct ivc_connection *connection, const char *bytes, si
         break_off(connection);      /* out of memory, or more than we allowed */
         return;
     }
-    ivc_copy(IVC_COPY_OUT, connection->unread + at, bytes, before_end);
-    ivc_copy(IVC_COPY_OUT, connection->unread, bytes + before_end, len - before_end);
+    ivc_copy(side, connection->unread + at, bytes, before_end);
+    ivc_copy(side, connection->unread, bytes + before_end, len - before_end);
     connection->unread_len += (uint32_t)len;
 }
 
 /* Bytes for the connection: first to where ivc_read() waits for them. */
-static void take_bytes(struct ivc_connection *connection, const char *bytes, size_t len)
+static void take_bytes(struct ivc_connection *connection, enum ivc_copy_side side, const char *bytes, size_t len)
 {
     size_t n = IVC_MIN(len, connection->landing_room);
 
     if (n > 0) {
-        ivc_copy_short(IVC_COPY_OUT, connection->landing, bytes, n);
+        ivc_copy_short(side, connection->landing, bytes, n);
         connection->landing += n;
         connection->landing_room -= n;
     }
     if (n < len && !connection->closed_by_user)
-        keep_unread(connection, bytes + n, len - n);
+        keep_unread(connection, side, bytes + n, len - n);
 }
 
 /* Connections that wait for ivc_accept(); more are refused, so that a peer cannot fill our memory. */
@@ -204,8 +204,8 @@ void take_other(struct ivc_context *context, struct ivc_peer *peer, const struct
     if (!connection)
         return;
     connection->reads_short = false;
-    take_bytes(connection, (const char *)packet->head + DATA_HEADER, packet->head_len - DATA_HEADER);
-    take_bytes(connection, packet->body, packet->body_len);
+    take_bytes(connection, IVC_COPY_OUT, (const char *)packet->head + DATA_HEADER, packet->head_len - DATA_HEADER);
+    take_bytes(connection, ivc_packet_side(packet), packet->body, packet->body_len);
     /* ivc_read() has what it came for: the rest is better off in shared memory than copied twice. */
     if (connection->landing && connection->landing_room == 0)
         ivc_endpoint_end_turn(context->endpoint);

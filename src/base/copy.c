@@ -14,13 +14,16 @@
  * What no timing of single copies finds: on some processors (an Intel Xeon) lines that the string instruction has
  * stored, and that were read while the next ones were stored, take twice as long when they come round again to be
  * stored, in any way.  A reader so quick that it waits for each packet then has to wait again, and so it stays.  So
- * who sees such a reader asks for plain moves.  And on others (an EPYC of family 25) lines that the string instruction
- * has read take more than twice as long when their writer stores into them again, in any way.  So to read with, it has
- * to be faster than plain moves by a third.
+ * who sees such a reader asks for plain moves.  And on others (EPYCs of families 25 and 26) lines that the string
+ * instruction has read right behind their writer take twice to five times as long when that stores into them again, in
+ * any way: it is slower then, so the reader stays right behind it, and so it stays.  So to read with, it has to be
+ * faster than plain moves by a third; but for lines that were written far away, where that was not seen.  (On family 25
+ * always: there it was not looked for where.)
  */
 #include "base/copy.h"
 
 #include "base/atomics.h"
+#include "base/processor.h"
 #include "base/timed.h"
 
 enum { MOVES = 8 };             /* in a row */
@@ -157,13 +160,21 @@ static void copy_by(uint32_t way, char *to, const char *from, size_t n)
     }
 }
 
+/* Whether reading by the string instruction may cost the writer what is not seen here. */
+static bool is_doubtful(const struct choice *choice)
+{
+    const struct choice *out = choices[IVC_COPY_OUT], *far = choices[IVC_COPY_OUT_FAR];
+
+    return choice >= out && (choice < far || ivc_processor_is_zen4());
+}
+
 /* Relaxed, all of it: which way another thread takes meanwhile, and how often, does not matter. */
 static void decide(struct choice *choice, uint32_t ways)
 {
     uint32_t last = ivc_load_relaxed(&choice->way), way = last;
-    bool same, reads = choice >= choices[IVC_COPY_OUT];
+    bool same;
 
-    if (reads)
+    if (is_doubtful(choice))
         choice->cycles[BY_STRING] += choice->cycles[BY_STRING] / 2;
     for (uint32_t i = 0; i < ways; i++)
         way = choice->cycles[i] < choice->cycles[way] ? i : way;

@@ -19,6 +19,7 @@
 #include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
+#include "channel/far.h"
 #include "channel/fill.h"
 #include "channel/layout.h"
 #include "channel/packet.h"
@@ -31,6 +32,13 @@
 struct ivc_tx_chunk {
     uint64_t at;                /* of the slot that refers to it */
     uint32_t chunk;
+};
+
+/* Which packets that can be scattered are. */
+enum ivc_scatters {
+    IVC_SCATTERS_NONE,
+    IVC_SCATTERS_FAR,           /* those of several lines, to a receiver far away */
+    IVC_SCATTERS_ALL,
 };
 
 struct ivc_tx {
@@ -49,7 +57,8 @@ struct ivc_tx {
     uint32_t run;               /* packets in a row that can be scattered, up to when something has come */
     uint32_t burst;             /* ... since something has come from the receiver */
     bool streams;               /* there were some more than one before that */
-    bool scatters, is_tight;    /* as in ivc_tx_options */
+    enum ivc_scatters scatters; /* as in ivc_tx_options */
+    bool is_tight;
     uint32_t second_line;       /* ivc_slot_second_line() */
     uint32_t ahead;             /* slots from the one to be filled next to the one that is fetched from the
                                    receiver's cache, who had read it a lap ago */
@@ -61,7 +70,7 @@ struct ivc_tx {
     bool untimed;               /* the clock is not to be read */
     bool is_crowded;            /* others want our processor: the receiver may be one of them, and read what we fill
                                    out of our cache */
-    uint32_t far;               /* looks by which it was far away, less those by which it was not */
+    uint32_t far;               /* how far away the receiver is: ivc_far_is() */
     struct ivc_doorbell bell;
     bool *is_inner;             /* by place: it is not a packet's first, and its first word may look like anything */
 
@@ -96,6 +105,7 @@ struct ivc_rx {
     uint32_t short_max;         /* most bytes in a slot's first two lines; scattered: in the first one */
     uint32_t packet_max;        /* most bytes of any packet */
     uint32_t publish_every;
+    uint32_t far, looks;        /* how far away the sender is; times that this was asked */
     ivc_atomic_u64 *own_head;   /* in our link line */
     struct ivc_timed reading;
 
@@ -120,7 +130,7 @@ struct ivc_tx_options {
     uint32_t slot, generation;  /* the receiver's */
     uint32_t ring_size, slot_size;
     uint32_t after;             /* packets that the receiver gets by network before the ring's first */
-    bool scatters;              /* laps of short packets are scattered: where second-level caches are small */
+    enum ivc_scatters scatters;
     bool is_tight;              /* who sends does little else between two packets of a stream */
     bool untimed;               /* the clock is not to be read: ivc_cycles_are_dear() */
 };
@@ -161,19 +171,20 @@ int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len
 int ivc_tx_send_copy(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const struct iovec *iov, unsigned n_iov,
                      size_t len);
 
-enum { IVC_TX_FAR_LOOKS = 8 };
-
 /* The receiver's processor is far away, as far as we have seen. */
 static inline bool ivc_tx_is_far(const struct ivc_tx *tx)
 {
-    return tx->far > IVC_TX_FAR_LOOKS / 2;
+    return ivc_far_is(tx->far);
 }
 
 /* Whether, of packets of so many bytes, lines of the chunks to come are fetched while we wait: where they come from far
- * away, or from a third-level cache. */
+ * away, or from a third-level cache, or the packets would else go through the ring. */
 static inline bool ivc_tx_fetches_ahead(const struct ivc_tx *tx, size_t len)
 {
-    return ivc_tx_is_far(tx) ? len >= IVC_AHEAD_LEAST : tx->pool->is_wide && len >= IVC_AHEAD_LEAST_NEAR;
+    if (ivc_tx_is_far(tx))
+        return len >= IVC_AHEAD_LEAST;
+    return tx->pool->is_wide && len >= IVC_AHEAD_LEAST_NEAR
+           && (len < IVC_BY_CHUNK_LEAST || tx->pool->round > IVC_POOL_ROUND);
 }
 
 /* How chunks for so many bytes are filled; NULL: into the cache, always. */
@@ -253,15 +264,17 @@ static inline char *ivc_tx_inner(const struct ivc_tx *tx, uint32_t i)
 /* Most bytes of slots whose lines are left with the receiver: few enough to be waited for one after the other. */
 enum { IVC_TX_LEFT_MAX = 1280 };
 
-/* Whether the lines of an INLINE packet of `n` slots are left with the receiver until they are stored into, where
- * second-level caches are small: of several slots in line, while it keeps pace, so that it is always the same few
- * lines; else unless it is of a stream, and of several slots or much else is stored beside it.  There a line that was
- * asked for takes longer than one that is just stored into (docs/performance.md). */
+/* Whether the lines of an INLINE packet of `n` slots are left with the receiver until they are stored into.  In line,
+ * only where all are scattered: of several slots, while it keeps pace, so that it is always the same few lines.  Else
+ * unless it is of a stream, and of several slots or much else is stored beside it.  There a line that was asked for
+ * takes longer than one that is just stored into (docs/performance.md). */
 static inline bool ivc_tx_leaves_lines(const struct ivc_tx *tx, uint32_t n)
 {
+    if (tx->order == IVC_RING_IN_LINE && tx->scatters != IVC_SCATTERS_ALL)
+        return false;
     if (n > 1 && tx->order == IVC_RING_IN_LINE)
-        return tx->scatters && n << tx->shift <= IVC_TX_LEFT_MAX && tx->keeps_pace;
-    return tx->scatters && (tx->burst == 0 || (n == 1 && tx->is_tight));
+        return n << tx->shift <= IVC_TX_LEFT_MAX && tx->keeps_pace;
+    return tx->burst == 0 || (n == 1 && tx->is_tight);
 }
 
 /* Something has come from the receiver: it may have waited for it, as we may have. */
@@ -287,7 +300,7 @@ static inline uint32_t ivc_tx_scattered_max(const struct ivc_tx *tx)
 {
     enum { ANSWERED_SLOTS = 6 };
 
-    return tx->streams ? IVC_SCATTERED_MAX : ANSWERED_SLOTS * IVC_SLOT_FIRST_LINE;
+    return tx->streams && tx->scatters == IVC_SCATTERS_ALL ? IVC_SCATTERED_MAX : ANSWERED_SLOTS * IVC_SLOT_FIRST_LINE;
 }
 
 /* Whether a packet of so many bytes, eager_max at most, can go through the ring: one of more than can be scattered only
@@ -427,6 +440,9 @@ static inline void ivc_rx_publish(struct ivc_rx *rx)
     ivc_store_release(rx->own_head, rx->head);
 }
 
+/* Whether the sender's processor is far away.  Before the body of a packet by a chunk is read: now and then a line in its
+ * middle tells that, which nothing else has asked for yet. */
+bool ivc_rx_is_far(struct ivc_rx *rx, const struct ivc_packet *packet);
 /* The body of a packet, of IVC_FILL_LEAST bytes at least, was read in so many cycles. */
 void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len);
 

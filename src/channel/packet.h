@@ -2,6 +2,8 @@
 #ifndef IVC_CHANNEL_PACKET_H
 #define IVC_CHANNEL_PACKET_H
 
+#include "base/copy.h"
+
 #include <stdint.h>
 
 /* What arrived.  `head` is private to us: no one can change it while it is looked at.  `body`
@@ -14,6 +16,13 @@ struct ivc_packet {
     uint32_t body_len;
     const void *head;
     const void *body;
+    bool is_from_far;           /* the body was written by a processor far away, as far as is known */
 };
+
+/* What ivc_copy() should be told when it copies the body. */
+static inline enum ivc_copy_side ivc_packet_side(const struct ivc_packet *packet)
+{
+    return packet->is_from_far ? IVC_COPY_OUT_FAR : IVC_COPY_OUT;
+}
 
 #endif

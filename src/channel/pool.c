@@ -14,6 +14,7 @@ enum {
     FETCH_AT_ONCE = 16,     /* lines: as many as a processor waits for at a time */
     FETCH_MAX = 128 << 10,  /* bytes in one wait: a few microseconds */
     FETCH_NOW = 4096,       /* bytes of the next chunk when there is no wait; with twice as many it is no better */
+    FETCH_NOW_BELOW = 16 << 10, /* ... of a packet: with longer ones it is better without, or makes no difference */
     PUSH = 64 << 10,        /* bytes: more than a first-level cache holds */
     PUSH_LEAST = 12 << 10,  /* of a packet: with shorter ones it makes no difference */
     REFUSALS = 10000,       /* a millisecond or so of asking in vain */
@@ -30,6 +31,7 @@ int ivc_pool_init(struct ivc_pool *pool, struct ivc_region *region, uint32_t slo
 {
     *pool = (struct ivc_pool){ .region = region, .slot = slot, .chunk_size = chunk_size };
     pool->chunks_max = (uint32_t)IVC_MAX(limit / chunk_size, LEAST_CHUNKS);
+    pool->round = IVC_POOL_ROUND;
     pool->long_max = UINT32_MAX;
     pool->queue_size = pool->chunks_max;
     pool->chunks = calloc(pool->chunks_max, sizeof *pool->chunks);
@@ -210,8 +212,7 @@ static int need_double(struct ivc_pool *pool)
 /* So that `n` chunks can be got, and `left` are left. */
 static int need_chunks(struct ivc_pool *pool, uint32_t n, uint32_t left)
 {
-    uint32_t round = pool->is_wide ? pool->chunks_max : IVC_POOL_ROUND;
-    bool round_is_short = pool->n_chunks < round && pool->got >= pool->turn_ends;
+    bool round_is_short = pool->n_chunks < pool->round && pool->got >= pool->turn_ends;
     int r = round_is_short ? ivc_pool_grow(pool) : 0;
 
     while (r == 0 && pool->n_free < left + n)
@@ -319,7 +320,7 @@ void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len)
     ahead->sent += n;
     ahead->filled += by_chunk ? n : 0;
     ahead->longest = IVC_MAX(ahead->longest, len);
-    if (!by_chunk || pool->n_queued == 0 || ahead->done > 0 || ahead->at > 0)
+    if (!by_chunk || len >= FETCH_NOW_BELOW || pool->n_queued == 0 || ahead->done > 0 || ahead->at > 0)
         return;
     next = free_chunk(pool, 0, len);
     ivc_fetch_lines_to_write(next, next + IVC_MIN(len, (uint32_t)FETCH_NOW));

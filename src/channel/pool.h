@@ -24,6 +24,8 @@ enum {
     IVC_CHUNK_SIZE_DEFAULT = 32 * 1024,
     IVC_AHEAD_LEAST = 768,      /* bytes of a packet: shorter ones go through the ring in any case; */
     IVC_AHEAD_LEAST_NEAR = 1536,        /* ... to a receiver nearby */
+    IVC_BY_CHUNK_LEAST = 5500,  /* bytes of a packet that goes by a chunk in any case: more than a ring of the default size
+                                   takes; with larger ones it is the same */
     IVC_POOL_ROUND = 16,        /* chunks that go round at least if the region is roomy: more than a first-level cache
                                    holds */
     IVC_POOL_SPARE = 4,         /* chunks to be left by who may keep one until something else has gone through the
@@ -59,9 +61,9 @@ struct ivc_pool {
     uint32_t slot;              /* who may read it; IVC_SLOT_ANY: everybody */
     uint32_t chunk_size;
     uint32_t chunks_max;        /* the limit */
-    bool is_wide;               /* all chunks go round if the region is roomy, not IVC_POOL_ROUND of them, and what takes
-                                   half of one at most lies in another place of it in each turn: so memory comes round
-                                   when it is about to leave both second-level caches */
+    uint32_t round;             /* chunks that go round at least if the region is roomy: IVC_POOL_ROUND, or all */
+    bool is_wide;               /* what takes half of a chunk at most lies in another place of it in each turn: so, where
+                                   all go round, memory comes round when it is about to leave both second-level caches */
     uint32_t long_max;          /* of them, under way to one peer, of packets of IVC_FILL_LEAST bytes and more */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */
@@ -102,7 +104,7 @@ void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
 
 /* A packet of `len` bytes was sent to someone far away, by a chunk, or another way when a chunk was open to it.
  * In the next wait lines for the like of it are fetched; should there be no wait, because more follows, the first ones
- * of the next chunk now. */
+ * of the next chunk now, unless it is long. */
 void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len);
 
 /* A wait begins, and hardly any chunk is free: whether some were read meanwhile is to be looked for. */

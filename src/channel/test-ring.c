@@ -250,9 +250,10 @@ static void test_longest(void)
  * but where second-level caches are small. */
 static void test_begins_anew(void)
 {
-    static const struct { uint32_t far; bool scatters; uint32_t least, most; } rows[] = {
-        { 0, false, 4 << 10, 8 << 10 }, { 8, false, 128 << 10, 132 << 10 },
-        { 0, true, 4 << 10, 8 << 10 }, { 8, true, 4 << 10, 8 << 10 },
+    static const struct { uint32_t far; enum ivc_scatters scatters; uint32_t least, most; } rows[] = {
+        { 0, IVC_SCATTERS_NONE, 4 << 10, 8 << 10 }, { 8, IVC_SCATTERS_NONE, 128 << 10, 132 << 10 },
+        { 0, IVC_SCATTERS_FAR, 4 << 10, 8 << 10 }, { 8, IVC_SCATTERS_FAR, 4 << 10, 8 << 10 },
+        { 0, IVC_SCATTERS_ALL, 4 << 10, 8 << 10 }, { 8, IVC_SCATTERS_ALL, 4 << 10, 8 << 10 },
     };
     enum { LEN = 1000, PACKETS = 2000 };
     struct pair pair;
@@ -308,9 +309,11 @@ static int count_packet(void *arg, uint64_t at, uint8_t tag, const struct iovec 
  * a lap and however much is unread, and nothing is lost, nor taken for something else. */
 static void test_orders(void)
 {
-    static const struct { uint32_t ring, slot; bool scatters; } rows[] = {
-        { 16 << 10, 128, true }, { 8192, 64, true }, { 256 << 10, 128, true }, { 32 << 10, 256, true },
-        { 24 << 10, 128, false }, { 4096, 64, false },
+    static const struct { uint32_t ring, slot; enum ivc_scatters scatters; uint32_t far; bool changes; } rows[] = {
+        { 16 << 10, 128, IVC_SCATTERS_ALL, 0, true }, { 8192, 64, IVC_SCATTERS_ALL, 0, true },
+        { 256 << 10, 128, IVC_SCATTERS_ALL, 0, true }, { 32 << 10, 256, IVC_SCATTERS_ALL, 8, true },
+        { 32 << 10, 128, IVC_SCATTERS_FAR, 8, true }, { 256 << 10, 128, IVC_SCATTERS_FAR, 0, false },
+        { 24 << 10, 128, IVC_SCATTERS_NONE, 8, false }, { 4096, 64, IVC_SCATTERS_NONE, 8, false },
     };
 
     for (unsigned s = 0; s < sizeof rows / sizeof *rows; s++) {
@@ -320,6 +323,8 @@ static void test_orders(void)
         size_t lens[1 << 12];
 
         open_pair(&pair, rows[s].ring, rows[s].slot, 4096, 65536);
+        pair.tx.untimed = true;
+        pair.tx.far = rows[s].far;
         pair.tx.scatters = rows[s].scatters;
         while (sent < 60000) {
             const size_t maxes[] = { pair.tx.inline_max, pair.tx.inline_max, 330, IVC_MIN(pair.tx.eager_max, 3000) };
@@ -354,7 +359,7 @@ static void test_orders(void)
         for (; taken < sent; taken++)
             take_one(&pair, taken, lens[taken % (1 << 12)]);
         nothing_there(&pair);
-        CHECK_THAT(rows[s].scatters ? changes > 100 && several > 100 : changes == 0, "row %u: %u changes, %u of "
+        CHECK_THAT(rows[s].changes ? changes > 100 && several > 100 : changes == 0, "row %u: %u changes, %u of "
                    "several slots", s, (unsigned)changes, (unsigned)several);
         close_pair(&pair);
     }
@@ -385,9 +390,9 @@ static uint64_t read_what_is_left(struct pair *pair, uint32_t gap)
 
 static void test_last_read(void)
 {
-    static const struct { uint32_t ring, slot; bool scatters; } rows[] = {
-        { 16 << 10, 128, true }, { 8192, 64, true }, { 256 << 10, 128, true }, { 32 << 10, 256, true },
-        { 24 << 10, 128, false }, { 4096, 64, false },
+    static const struct { uint32_t ring, slot; enum ivc_scatters scatters; } rows[] = {
+        { 16 << 10, 128, IVC_SCATTERS_ALL }, { 8192, 64, IVC_SCATTERS_ALL }, { 256 << 10, 128, IVC_SCATTERS_ALL },
+        { 32 << 10, 256, IVC_SCATTERS_ALL }, { 24 << 10, 128, IVC_SCATTERS_NONE }, { 4096, 64, IVC_SCATTERS_NONE },
     };
 
     for (unsigned s = 0; s < sizeof rows / sizeof *rows; s++) {
@@ -402,7 +407,7 @@ static void test_last_read(void)
             close_pair(&pair);
         }
         /* What the SKIP passes over counts. */
-        CHECK_THAT((further > 0) == rows[s].scatters, "row %u: %u", s, further);
+        CHECK_THAT((further > 0) == (rows[s].scatters == IVC_SCATTERS_ALL), "row %u: %u", s, further);
     }
 }
 
@@ -475,7 +480,7 @@ static void test_payload_like_words(void)
         uint64_t seed = 7;
 
         open_pair(&pair, shapes[s].ring, shapes[s].slot, 4096, 65536);
-        pair.tx.scatters = ivc_ring_scatters(pair.tx.n_slots);
+        pair.tx.scatters = ivc_ring_scatters(pair.tx.n_slots) ? IVC_SCATTERS_ALL : IVC_SCATTERS_NONE;
         for (unsigned round = 0; round < 2000; round++) {
             size_t max = round / 50 % 2 ? pair.tx.inline_max : pair.tx.eager_max;
             size_t n = check_random(&seed) % (max / 8 + 1);
@@ -694,8 +699,8 @@ static void test_pool_doubles_and_singles(void)
     close_pair(&pair);
 }
 
-/* All chunks go round though one would do, and what takes a quarter of one lies in two of its four places in turn, and
- * in the other two of the next chunk. */
+/* As many chunks go round as are to though one would do, of a wide pool; and what takes a quarter of one lies in two of
+ * its four places in turn, and in the other two of the next chunk. */
 static void test_pool_wide(void)
 {
     enum { CHUNK = 32 << 10, CHUNKS = 21, TURNS = 9, QUARTER = CHUNK / 4, LONG = CHUNK / 2 + 1 };
@@ -710,6 +715,7 @@ static void test_pool_wide(void)
 
         open_pair(&pair, 4096, 64, CHUNK, CHUNKS * CHUNK);
         pair.pool.is_wide = true;
+        pair.pool.round = CHUNKS;
         for (unsigned i = 0; i < TURNS * CHUNKS; i++) {
             uint32_t place;
 
@@ -730,6 +736,36 @@ static void test_pool_wide(void)
         CHECK_THAT(__builtin_popcount(all) == places[row], "row %u: places %x", row, all);
         close_pair(&pair);
     }
+    open_pair(&pair, 4096, 64, CHUNK, CHUNKS * CHUNK);
+    pair.pool.is_wide = true;
+    for (unsigned i = 0; i < TURNS * CHUNKS; i++) {
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
+        ivc_pool_put(&pair.pool, chunk);
+    }
+    CHECK_EQ(pair.pool.n_chunks, IVC_POOL_ROUND);
+    close_pair(&pair);
+}
+
+/* For whom lines are fetched while we wait. */
+static void test_fetches_ahead(void)
+{
+    static const struct { uint32_t far; bool is_wide, all; size_t from, below; } rows[] = {
+        { 0, false, false, SIZE_MAX, SIZE_MAX }, { 0, true, false, IVC_AHEAD_LEAST_NEAR, IVC_BY_CHUNK_LEAST },
+        { 0, true, true, IVC_AHEAD_LEAST_NEAR, SIZE_MAX }, { 8, false, false, IVC_AHEAD_LEAST, SIZE_MAX },
+        { 8, true, false, IVC_AHEAD_LEAST, SIZE_MAX },
+    };
+    struct pair pair;
+
+    open_pair(&pair, 4096, 64, 32 << 10, 1 << 20);
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pair.tx.far = rows[i].far;
+        pair.pool.is_wide = rows[i].is_wide;
+        pair.pool.round = rows[i].all ? pair.pool.chunks_max : IVC_POOL_ROUND;
+        for (size_t len = 1; len < 40000; len += 1 + len / 100)
+            CHECK_THAT(ivc_tx_fetches_ahead(&pair.tx, len) == (len >= rows[i].from && len < rows[i].below),
+                       "row %u: %zu bytes", i, len);
+    }
+    close_pair(&pair);
 }
 
 static void wait_for_lines(struct ivc_pool *pool)
@@ -1089,7 +1125,7 @@ static unsigned send_all_chunks(struct pair *pair)
     uint32_t chunk;
 
     for (; ivc_pool_get(&pair->pool, &chunk) == 0; n++) {
-        pair->tx.far = IVC_TX_FAR_LOOKS;
+        pair->tx.far = IVC_FAR_LOOKS;
         send_in_chunk(pair, chunk, 0, IVC_FILL_LEAST);
     }
     return n;
@@ -1131,6 +1167,50 @@ static void test_awaited(void)
     close_pair(&pair);
 }
 
+/* Short packets alone are left in line; of several lines, far away, are not. */
+static void test_scatters_far(void)
+{
+    static const struct { size_t len; uint32_t far; enum ivc_ring_order order; } rows[] = {
+        { IVC_SLOT_FIRST_LINE, 8, IVC_RING_IN_LINE }, { IVC_SLOT_FIRST_LINE + 1, 8, IVC_RING_SCATTERED },
+        { 6 * IVC_SLOT_FIRST_LINE, 8, IVC_RING_SCATTERED }, { 6 * IVC_SLOT_FIRST_LINE + 1, 8, IVC_RING_IN_LINE },
+        { 6 * IVC_SLOT_FIRST_LINE, 0, IVC_RING_IN_LINE },
+    };
+
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pair pair;
+
+        open_pair(&pair, 256 << 10, 128, 4096, 65536);
+        pair.tx.untimed = true;
+        pair.tx.far = rows[i].far;
+        pair.tx.scatters = IVC_SCATTERS_FAR;
+        for (uint64_t n = 0; n < 100; n++) {
+            CHECK_EQ(send_one(&pair, n, rows[i].len), 0);
+            take_one(&pair, n, rows[i].len);
+            ivc_rx_publish(&pair.rx);
+            if (n % 8 == 7)
+                ivc_tx_was_answered(&pair.tx);
+        }
+        CHECK_THAT(pair.tx.order == rows[i].order, "row %u: order %d", i, pair.tx.order);
+        close_pair(&pair);
+    }
+}
+
+/* Far after some more looks than half by which it is; one that took too long for any line does not count. */
+static void test_far(void)
+{
+    static const struct { uint64_t cycles; unsigned looks; bool is_far; } rows[] = {
+        { 600, 4, false }, { 600, 1, true }, { 5000, 100, true }, { 600, 100, true }, { 150, 3, true },
+        { 150, 1, false }, { 5000, 100, false }, { 150, 100, false }, { 200, 5, true },
+    };
+    uint32_t far = 0;
+
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (unsigned n = 0; n < rows[i].looks; n++)
+            ivc_far_note(&far, rows[i].cycles);
+        CHECK_THAT(ivc_far_is(far) == rows[i].is_far, "row %u: %u", i, far);
+    }
+}
+
 static const struct check_case cases[] = {
     { "shapes of a ring", test_shapes, 0 },
     { "every packet length", test_lengths, 0 },
@@ -1139,6 +1219,7 @@ static const struct check_case cases[] = {
     { "the longest, round the end", test_longest, 0 },
     { "begun anew", test_begins_anew, 0 },
     { "slots scattered and in line", test_orders, 0 },
+    { "slots scattered for one far away", test_scatters_far, 0 },
     { "a ring read for the last time", test_last_read, 0 },
     { "places of slots", test_places, 0 },
     { "2^32 laps", test_laps, 0 },
@@ -1149,6 +1230,7 @@ static const struct check_case cases[] = {
     { "double chunks", test_pool_doubles, 0 },
     { "... and single ones", test_pool_doubles_and_singles, 0 },
     { "a wide pool", test_pool_wide, 0 },
+    { "for whom chunks are fetched ahead", test_fetches_ahead, 0 },
     { "chunks that are fetched ahead", test_pool_ahead, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },
     { "... for neighbours", test_pool_without_doubles, 0 },
@@ -1159,6 +1241,7 @@ static const struct check_case cases[] = {
     { "chunks filled for one who does not tell", test_fill_alone, 0 },
     { "chunks filled while others want the processor", test_fill_crowded, 0 },
     { "chunks filled for one who waits for them", test_awaited, 0 },
+    { "how far away", test_far, 0 },
     { "doorbell", test_doorbell, 0 },
 };
 CHECK_MAIN(cases)

@@ -9,8 +9,6 @@ enum {
     AHEAD = 4,          /* slots; with fewer an answered message takes longer */
     SHORT_LAP = 4096,   /* bytes, of a ring whose receiver keeps pace */
     LONG_LAP = 128 << 10,       /* ... and is far away: more than both nearest caches hold */
-    FAR_CYCLES = 200,   /* that a line takes from the receiver's cache: less when near, 215 and more otherwise */
-    FAR_MAX = 4000,     /* something else took longer */
     FETCH_MAX = 2048,   /* bytes; with twice as many a stream of packets of 4 KiB takes longer */
     FETCH_NOW_MAX = 8192,
     AWAITED_MAX = 2,    /* chunks that one who waits for us has not read yet */
@@ -127,7 +125,7 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
     memcpy(tx.share.memory, &header, sizeof header);
     attach(&tx, &header);
     ivc_fill_init_short(&tx.fill_short);
-    tx.scatters = options->scatters && ivc_ring_scatters(header.n_slots);
+    tx.scatters = ivc_ring_scatters(header.n_slots) ? options->scatters : IVC_SCATTERS_NONE;
     tx.is_inner = calloc(header.n_slots, sizeof *tx.is_inner);
     tx.chunks = calloc(header.n_slots, sizeof *tx.chunks);
     r = tx.is_inner && tx.chunks ? ivc_region_doorbell(region, options->slot, &tx.bell)
@@ -171,7 +169,7 @@ void ivc_tx_close(struct ivc_tx *tx)
  * the line is here and tells nothing. */
 static void look_how_far(struct ivc_tx *tx, const struct ivc_layout_link *link)
 {
-    uint64_t start, took;
+    uint64_t start;
 
     if (tx->untimed)
         return;
@@ -180,11 +178,7 @@ static void look_how_far(struct ivc_tx *tx, const struct ivc_layout_link *link)
     if (ivc_load_relaxed(&link->head) == tx->head)
         return;
     ivc_loads_are_over();
-    took = ivc_cycles() - start;
-    if (took >= FAR_CYCLES && took < FAR_MAX)
-        tx->far += tx->far < IVC_TX_FAR_LOOKS;
-    else if (took < FAR_CYCLES)
-        tx->far -= tx->far > 0;
+    ivc_far_note(&tx->far, ivc_cycles() - start);
 }
 
 static void set_limit(struct ivc_tx *tx)
@@ -276,6 +270,14 @@ static void change_order(struct ivc_tx *tx, enum ivc_ring_order order, uint32_t 
     set_limit(tx);
 }
 
+/* Whether the next lap is to be, for such a packet. */
+static bool would_scatter(const struct ivc_tx *tx, size_t len)
+{
+    if (tx->scatters == IVC_SCATTERS_FAR && (len <= IVC_SLOT_FIRST_LINE || !ivc_tx_is_far(tx)))
+        return false;
+    return len <= ivc_tx_scattered_max(tx);
+}
+
 /* One who sends packets that can be scattered has been answered: the next lap is, if everything was read, and as long
  * as it does not make the sender wait soon.  Else after as many packets again. */
 static int look_for_order(struct ivc_tx *tx, size_t len)
@@ -285,7 +287,7 @@ static int look_for_order(struct ivc_tx *tx, size_t len)
 
     tx->run = 0;
     set_limit(tx);
-    if (len > ivc_tx_scattered_max(tx))
+    if (!would_scatter(tx, len))
         return 0;
     r = ivc_tx_refresh(tx);
     if (r < 0)

@@ -215,7 +215,7 @@ size_t ivc_message_trim(struct ivc_message *message)
 
 /* Copies up to landing->room bytes to where the cursor stands. */
 static void scatter(const struct ivc_message *message, struct ivc_landing *landing,
-                    const char *from, size_t len)
+                    enum ivc_copy_side side, const char *from, size_t len)
 {
     struct ivc_cursor *cursor = &landing->cursor;
 
@@ -225,7 +225,7 @@ static void scatter(const struct ivc_message *message, struct ivc_landing *landi
         const struct iovec *to = &message->iov[cursor->i];
         size_t n = IVC_MIN(len, to->iov_len - cursor->at);
 
-        ivc_copy(IVC_COPY_OUT, (char *)to->iov_base + cursor->at, from, n);
+        ivc_copy(side, (char *)to->iov_base + cursor->at, from, n);
         from += n;
         len -= n;
         cursor->at += n;
@@ -240,9 +240,10 @@ bool ivc_message_land(struct ivc_mailbox *mailbox, const struct ivc_message *mes
     const struct ivc_landing before = *landing;
     size_t of_head = IVC_MIN(skip, packet->head_len), of_body = skip - of_head;
 
-    scatter(message, landing, (const char *)packet->head + of_head, packet->head_len - of_head);
+    scatter(message, landing, IVC_COPY_OUT, (const char *)packet->head + of_head, packet->head_len - of_head);
     if (packet->body_len > of_body)
-        scatter(message, landing, (const char *)packet->body + of_body, packet->body_len - of_body);
+        scatter(message, landing, ivc_packet_side(packet), (const char *)packet->body + of_body,
+                packet->body_len - of_body);
     landing->left -= IVC_MIN(landing->left, ivc_packet_len(packet) - skip);
     if (ivc_endpoint_body_is_whole(mailbox->endpoint))
         return true;

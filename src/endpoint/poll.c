@@ -112,12 +112,14 @@ bool ivc_endpoint_body_is_whole(struct ivc_endpoint *endpoint)
 /* A packet that lies partly in shared memory; false: it has not been received, and is still the next one. */
 static __attribute__((noinline)) bool deliver_shared(struct ivc_endpoint *endpoint,
                                                      struct ivc_peer *peer,
-                                                     const struct ivc_packet *packet)
+                                                     struct ivc_packet *packet)
 {
     bool timed = packet->body_len >= IVC_FILL_LEAST && !endpoint->untimed;  /* 15 ns each: not for short ones */
-    uint64_t start = timed ? ivc_cycles() : 0;
+    uint64_t start;
     enum ivc_body body;
 
+    packet->is_from_far = timed && ivc_rx_is_far(&peer->rx, packet);
+    start = timed ? ivc_cycles() : 0;
     endpoint->body = IVC_BODY_SHARED;
     endpoint->on_packet(endpoint->arg, peer, packet);
     if (timed)
@@ -136,7 +138,7 @@ static __attribute__((noinline)) bool deliver_shared(struct ivc_endpoint *endpoi
 
 static inline bool deliver(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
-    const struct ivc_packet *packet = &endpoint->packet;
+    struct ivc_packet *packet = &endpoint->packet;
 
     if (packet->body_len == 0)
         endpoint->on_packet(endpoint->arg, peer, packet);

@@ -8,6 +8,7 @@
 #include "endpoint/remote.h"
 
 #include "base/error.h"
+#include "base/processor.h"
 #include "base/util.h"
 
 #include <errno.h>
@@ -35,9 +36,10 @@ static uint64_t pool_limit(long level2, bool crowded, uint64_t region_size)
     return IVC_MIN(limit, region_size / 8);
 }
 
-/* Where that cache is small, all of the pool goes round.  Except for ranks that share processors: theirs would be more
- * than the third level holds, and who reads a chunk often comes after the one who filled it on the same processor.  And
- * except where each peer has a pool of its own, of pages that the hypervisor counts.
+/* Where that cache is small, the pool is wide, and on AMD's family 25 all of it goes round.  Except for ranks that share
+ * processors: theirs would be more than the third level holds, and who reads a chunk often comes after the one who
+ * filled it on the same processor.  And except where each peer has a pool of its own, of pages that the hypervisor
+ * counts.
  * Where it is large, a fifth of it holds the long packets that are under way to one peer: then what a sender copies
  * stays in it, too, and a sender who waits asks for the next chunk's lines meanwhile. */
 static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_residence *residence, uint32_t slot,
@@ -52,6 +54,8 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
         ret_pool->long_max = IVC_MAX((uint32_t)level2 / PART / endpoint->packet_max, LEAST);
     else if (r == 0)
         ret_pool->is_wide = !endpoint->crowded && slot == IVC_SLOT_ANY;
+    if (r == 0 && ret_pool->is_wide && ivc_processor_is_zen4())
+        ret_pool->round = ret_pool->chunks_max;
     return r;
 }
 

@@ -54,13 +54,12 @@ static uint32_t others_part(const struct ivc_peer *peer)
 static bool goes_by_chunk(const struct ivc_endpoint *endpoint, const struct ivc_tx *tx, size_t len)
 {
     enum {
-        LEAST = 5500,           /* more than a ring of the default size takes; with larger ones it is the same */
-        WIDE_LEAST = 2000,      /* where chunks go round in more than the ring and the nearest caches hold */
+        WIDE_LEAST = 2000,      /* where second-level caches are small */
         FAR_CHUNKS = 28,        /* in a pool; with 24 short packets are as quick through the ring, with 20 quicker */
     };
     uint32_t least = tx->pool->is_wide ? WIDE_LEAST : endpoint->far_by_chunk;
 
-    if (len >= LEAST)
+    if (len >= IVC_BY_CHUNK_LEAST)
         return true;
     return ivc_tx_fetches_ahead(tx, len)
         && ((len >= least && tx->pool->chunks_max >= FAR_CHUNKS) || ivc_pool_is_ready(tx->pool, len));

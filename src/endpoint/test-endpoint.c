@@ -216,7 +216,7 @@ static void check_turns(struct ivc_peer *peer, struct ivc_peer *from, size_t len
 /* So that the next packet from a to b begins a scattered lap. */
 static void scatter(struct ivc_peer *peer, struct ivc_peer *from)
 {
-    peer->tx.scatters = true;
+    peer->tx.scatters = IVC_SCATTERS_ALL;
     for (unsigned i = 0; peer->tx.order == IVC_RING_IN_LINE; i++) {
         CHECK(i < 1000);
         CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 3 }, 1), 0);
@@ -441,7 +441,7 @@ static void exchange_after_waits(bool wide)
         for (unsigned i = 0; i < now; i++, packets++) {
             uint64_t got = peer->tx.pool->got;
 
-            peer->tx.far = wide ? 0 : IVC_TX_FAR_LOOKS;
+            peer->tx.far = wide ? 0 : IVC_FAR_LOOKS;
             fill_payload(packets);
             CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, LEN }, 1), 0);
             CHECK_EQ(peer->tx.pool->got - got, before == 1 && i == 0);
@@ -505,10 +505,10 @@ static void test_long_under_way(void)
 static void test_chunk_or_ring(void)
 {
     static const struct { size_t len; uint32_t asked, far; bool wide, chunk; } rows[] = {
-        { 5499, 0, IVC_TX_FAR_LOOKS, false, false }, { 5500, 0, 0, false, true }, { 20000, 0, 0, false, true },
-        { 2499, 2500, IVC_TX_FAR_LOOKS, false, false }, { 2500, 2500, IVC_TX_FAR_LOOKS, false, true },
+        { 5499, 0, IVC_FAR_LOOKS, false, false }, { 5500, 0, 0, false, true }, { 20000, 0, 0, false, true },
+        { 2499, 2500, IVC_FAR_LOOKS, false, false }, { 2500, 2500, IVC_FAR_LOOKS, false, true },
         { 2500, 2500, 0, false, false },
-        { 1999, 0, 0, true, false }, { 2000, 0, 0, true, true }, { 2000, 0, IVC_TX_FAR_LOOKS, true, true },
+        { 1999, 0, 0, true, false }, { 2000, 0, 0, true, true }, { 2000, 0, IVC_FAR_LOOKS, true, true },
     };
     enum { RING = 512 << 10, MANY = 80 };
 
