@@ -165,7 +165,7 @@ static bool is_doubtful(const struct choice *choice)
 {
     const struct choice *out = choices[IVC_COPY_OUT], *far = choices[IVC_COPY_OUT_FAR];
 
-    return choice >= out && (choice < far || ivc_processor_is_zen4());
+    return choice >= out && (choice < far || ivc_processor_is_amd_25());
 }
 
 /* Relaxed, all of it: which way another thread takes meanwhile, and how often, does not matter. */

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 /* AMD's of family 25: Zen 3, Zen 4. */
-static inline bool ivc_processor_is_zen4(void)
+static inline bool ivc_processor_is_amd_25(void)
 {
 #if defined(__x86_64__)
     return __builtin_cpu_is("amdfam19h");

@@ -322,7 +322,7 @@ static enum ivc_scatters scatters(const struct ivc_pool *pool)
 {
     if (!pool->is_wide)
         return IVC_SCATTERS_NONE;
-    return ivc_processor_is_zen4() ? IVC_SCATTERS_ALL : IVC_SCATTERS_FAR;
+    return ivc_processor_is_amd_25() ? IVC_SCATTERS_ALL : IVC_SCATTERS_FAR;
 }
 
 int ivc_peer_open_tx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)

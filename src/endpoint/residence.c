@@ -54,7 +54,7 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
         ret_pool->long_max = IVC_MAX((uint32_t)level2 / PART / endpoint->packet_max, LEAST);
     else if (r == 0)
         ret_pool->is_wide = !endpoint->crowded && slot == IVC_SLOT_ANY;
-    if (r == 0 && ret_pool->is_wide && ivc_processor_is_zen4())
+    if (r == 0 && ret_pool->is_wide && ivc_processor_is_amd_25())
         ret_pool->round = ret_pool->chunks_max;
     return r;
 }
