@@ -105,7 +105,7 @@ struct ivc_rx {
     uint32_t short_max;         /* most bytes in a slot's first two lines; scattered: in the first one */
     uint32_t packet_max;        /* most bytes of any packet */
     uint32_t publish_every;
-    uint32_t far, looks;        /* how far away the sender is; times that this was asked */
+    uint32_t far;               /* how far away the sender is: ivc_far_is() */
     ivc_atomic_u64 *own_head;   /* in our link line */
     struct ivc_timed reading;
 
@@ -184,7 +184,7 @@ static inline bool ivc_tx_fetches_ahead(const struct ivc_tx *tx, size_t len)
     if (ivc_tx_is_far(tx))
         return len >= IVC_AHEAD_LEAST;
     return tx->pool->is_wide && len >= IVC_AHEAD_LEAST_NEAR
-           && (len < IVC_BY_CHUNK_LEAST || tx->pool->round > IVC_POOL_ROUND);
+           && (len < IVC_BY_CHUNK_LEAST || tx->pool->round >= tx->pool->chunks_max);
 }
 
 /* How chunks for so many bytes are filled; NULL: into the cache, always. */
@@ -440,8 +440,8 @@ static inline void ivc_rx_publish(struct ivc_rx *rx)
     ivc_store_release(rx->own_head, rx->head);
 }
 
-/* Whether the sender's processor is far away.  Before the body of a packet by a chunk is read: now and then a line in its
- * middle tells that, which nothing else has asked for yet. */
+/* Whether the sender's processor is far away.  Before the body of a packet by a chunk is read, whose reading is noted
+ * below: now and then a line in its middle tells that, which nothing else has asked for yet. */
 bool ivc_rx_is_far(struct ivc_rx *rx, const struct ivc_packet *packet);
 /* The body of a packet, of IVC_FILL_LEAST bytes at least, was read in so many cycles. */
 void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len);

@@ -73,7 +73,7 @@ bool ivc_rx_is_far(struct ivc_rx *rx, const struct ivc_packet *packet)
 {
     enum { LOOK_EVERY = 8 };    /* 15 ns each */
 
-    if (rx->looks++ % LOOK_EVERY == 0) {
+    if (rx->reading.n % LOOK_EVERY == 0) {
         uint64_t start = ivc_cycles();
 
         (void)*((const volatile char *)packet->body + packet->body_len / 2);

@@ -766,6 +766,10 @@ static void test_fetches_ahead(void)
                        "row %u: %zu bytes", i, len);
     }
     close_pair(&pair);
+    open_pair(&pair, 4096, 64, 32 << 10, IVC_POOL_ROUND * (32 << 10));      /* so few that all go round anyway */
+    pair.pool.is_wide = true;
+    CHECK(ivc_tx_fetches_ahead(&pair.tx, IVC_BY_CHUNK_LEAST));
+    close_pair(&pair);
 }
 
 static void wait_for_lines(struct ivc_pool *pool)

@@ -50,13 +50,15 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
     int r = ivc_pool_init(ret_pool, residence->region, slot, endpoint->packet_max,
                           pool_limit(level2, endpoint->crowded, residence->info.size));
 
-    if (r == 0 && level2 >= LARGE)
+    if (r != 0)
+        return r;
+    if (level2 >= LARGE)
         ret_pool->long_max = IVC_MAX((uint32_t)level2 / PART / endpoint->packet_max, LEAST);
-    else if (r == 0)
+    else
         ret_pool->is_wide = !endpoint->crowded && slot == IVC_SLOT_ANY;
-    if (r == 0 && ret_pool->is_wide && ivc_processor_is_amd_25())
+    if (ret_pool->is_wide && ivc_processor_is_amd_25())
         ret_pool->round = ret_pool->chunks_max;
-    return r;
+    return 0;
 }
 
 /* Where that cache is small a receiver reads from the third level in any case, and more at a time is no slower. (Where
