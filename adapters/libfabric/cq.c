@@ -31,15 +31,14 @@ void ivc_fi_cq_put(struct ivc_fi_cq *cq, const struct fi_cq_tagged_entry *entry,
 {
     struct ivc_fi_cq_slot *slot;
 
-    if (__builtin_expect(cq->tail - cq->head == cq->size, 0) && !grow(cq)) {
+    if (__builtin_expect(!ivc_fi_cq_has_room(cq), 0) && !grow(cq)) {
         cq->overrun = true;
         return;
     }
-    slot = &cq->slots[cq->tail++ & (cq->size - 1)];
+    slot = ivc_fi_cq_next(cq);
     slot->entry = *entry;
     slot->source = source;
-    if (__builtin_expect(cq->wait.armed, 0))
-        ivc_fi_wait_ring(&cq->wait);
+    ivc_fi_cq_put_next(cq);
 }
 
 void ivc_fi_cq_put_error(struct ivc_fi_cq *cq, const struct fi_cq_err_entry *entry)
@@ -123,6 +122,8 @@ ssize_t ivc_fi_cq_take(struct ivc_fi_cq *cq, void *buf, size_t count, fi_addr_t 
     for (uint32_t i = 0; sources && i < n; i++)
         sources[i] = cq->slots[(cq->head + i) & (cq->size - 1)].source;
     cq->head += n;
+    if (cq->head == cq->tail && !cq->errors)
+        cq->head = cq->tail = 0;        /* the same lines again: they are in the nearest cache */
     return (ssize_t)n;
 }
 

@@ -41,6 +41,25 @@ static inline void ivc_fi_cq_progress(struct ivc_fi_cq *cq, size_t count)
         ivc_fi_ep_progress(cq->eps[i]);
 }
 
+static inline bool ivc_fi_cq_has_room(const struct ivc_fi_cq *cq)
+{
+    return cq->tail - cq->head < cq->size;
+}
+
+/* The slot of the completion to come, for which there is room. */
+static inline struct ivc_fi_cq_slot *ivc_fi_cq_next(struct ivc_fi_cq *cq)
+{
+    return &cq->slots[cq->tail & (cq->size - 1)];
+}
+
+/* It is filled in. */
+static inline void ivc_fi_cq_put_next(struct ivc_fi_cq *cq)
+{
+    cq->tail++;
+    if (__builtin_expect(cq->wait.armed, 0))
+        ivc_fi_wait_ring(&cq->wait);
+}
+
 /* Locked, after progress. */
 ssize_t ivc_fi_cq_take(struct ivc_fi_cq *cq, void *buf, size_t count, fi_addr_t *sources);
 

@@ -4,7 +4,7 @@
  *
  * Invariant: a message reaches its file only when its header is as long as that file reads.
  */
-#include "internal.h"
+#include "short.h"
 
 /* All endpoints of libfabric's are one group: who may talk to whom is decided by who was told whose
  * address.  "ivc-fi" */
@@ -16,6 +16,14 @@ static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
 
     if (__builtin_expect(ivc_mailbox_is_tag(packet->tag), 1))
         ivc_mailbox_packet(ep->mailbox, peer, packet);
+}
+
+static bool on_whole(void *arg, struct ivc_peer *core, const struct ivc_packet *packet)
+{
+    struct ivc_fi_peer *peer = ivc_peer_arg(core);
+
+    return __builtin_expect(peer && packet->head_len >= sizeof(struct ivc_fi_header), 1)
+           && ivc_fi_receive_short(arg, peer, packet);
 }
 
 static const struct ivc_fi_kind_ops *const kinds[IVC_FI_KINDS] = {
@@ -108,6 +116,7 @@ int ivc_fi_ep_open_core(struct ivc_fi_ep *ep)
         ep->endpoint = NULL;
         return ivc_fi_error(r);
     }
+    ivc_mailbox_set_whole(ep->mailbox, on_whole);
     atomic_fetch_add(&ivc_fi_eps_open, 1);
     warn_once(ep->endpoint);
     tell(ep->endpoint);

@@ -3,9 +3,9 @@
  *
  * One source file per libfabric object (fabric.c, domain.c, av.c, cq.c, cntr.c, eq.c, mr.c, ep.c)
  * and one per set of calls on an endpoint (msg.c, tagged.c, rma.c, atomic.c), with what they share
- * in send.c (going out), receive.c (what is posted), dispatch.c and arrive.c (what comes in) and
- * match.c (which receive takes which message).  The objects that endpoints are bound to are in
- * objects.h.
+ * in send.c (going out), receive.c (what is posted), dispatch.c and arrive.c (what comes in),
+ * match.c (which receive takes which message) and short.h (most of what arrives, inline).  The
+ * objects that endpoints are bound to are in objects.h.
  *
  * Threads.  Every call takes the domain's lock, which is none under FI_THREAD_DOMAIN and less;
  * below it nothing is locked: the core's endpoints are opened without `threads`.  Handlers of the

@@ -40,15 +40,14 @@ struct post {
     void *context;
     uint64_t flags;             /* of the completion: FI_RECV | FI_TAGGED, ... */
     bool report;                /* write a completion when all went well */
-    struct iovec iov[IVC_FI_IOV_MAX];
-    unsigned n_iov;
-    size_t capacity;
-    struct about about;         /* the message that lands */
-
-    struct post *buffer;        /* the FI_MULTI_RECV receive that this one is a part of */
     /* Of a FI_MULTI_RECV receive; iov[0] is what is left of it: */
     bool multi, waiting, used_up, cancelled;
-    size_t min_left;
+    unsigned n_iov;
+    size_t capacity;
+    struct post *buffer;        /* the FI_MULTI_RECV receive that this one is a part of */
+    struct iovec iov[IVC_FI_IOV_MAX];
+    struct about about;         /* the message that lands */
+    size_t min_left;            /* of a FI_MULTI_RECV receive, too */
     uint32_t landing;           /* messages on their way into it */
 };
 

@@ -3,7 +3,7 @@
  *
  * A call without flags has those of the endpoint (op_flags), a call with flags has only its own.
  */
-#include "internal.h"
+#include "short.h"
 
 static inline ssize_t post(struct ivc_fi_ep *ep, const struct iovec *iov, size_t n_iov,
                            fi_addr_t from, uint64_t tag, uint64_t ignore, uint64_t flags,
@@ -42,10 +42,13 @@ static ssize_t tagged_recv(struct fid_ep *fid, void *buf, size_t len, void *desc
                            uint64_t tag, uint64_t ignore, void *context)
 {
     struct ivc_fi_ep *ep = ivc_fi_ep_of(fid);
-    const struct iovec iov = { buf, len };
+    bool posted;
 
     (void)desc;
-    return post(ep, &iov, 1, from, tag, ignore, ep->rx_op_flags, context);
+    ivc_fi_lock(ep->domain);
+    posted = ivc_fi_post_short(ep, buf, len, from, tag, ignore, context);
+    ivc_fi_unlock(ep->domain);
+    return posted ? 0 : post(ep, &(struct iovec){ buf, len }, 1, from, tag, ignore, ep->rx_op_flags, context);
 }
 
 static ssize_t tagged_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count,

@@ -264,10 +264,36 @@ static void test_many(void)
     }
 }
 
+/* Keys that nothing waits for any more are swept, and those that are wanted stay. */
+static void test_swept(void)
+{
+    struct ivc_fi_posted waits = { .tag = 1 }, passes = { 0 };
+    struct ivc_fi_match *match;
+
+    CHECK_EQ(ivc_fi_match_new(&match), 0);
+    CHECK(!ivc_fi_match_try_add_posted(match, &waits));
+    CHECK_EQ(ivc_fi_match_add_posted(match, &waits), 0);
+    for (uint64_t tag = 2; tag < 10000; tag++) {
+        passes.tag = tag;
+        CHECK(!ivc_fi_match_try_add_posted(match, &passes));
+        CHECK_EQ(ivc_fi_match_add_posted(match, &passes), 0);
+        CHECK(ivc_fi_match_find_posted(match, tag, peer_at(0)) == &passes);
+        ivc_fi_match_remove_posted(match, &passes);
+        CHECK(!ivc_fi_match_find_posted(match, tag, peer_at(0)));
+        CHECK(ivc_fi_match_try_add_posted(match, &passes));     /* one like it has waited before */
+        ivc_fi_match_remove_posted(match, &passes);
+    }
+    CHECK(match->classes[0].posted.n_keys <= 16);
+    CHECK(ivc_fi_match_find_posted(match, 1, peer_at(0)) == &waits);
+    ivc_fi_match_remove_posted(match, &waits);
+    ivc_fi_match_free(match);
+}
+
 static const struct check_case cases[] = {
     { "like a list, few kinds of receive", test_few_classes, 0 },
     { "like a list, more kinds than classes", test_too_many_classes, 0 },
     { "looking at all receives", test_any, 0 },
+    { "keys that are wanted no more", test_swept, 0 },
     { "ten thousand", test_many, 0 },
 };
 CHECK_MAIN(cases)

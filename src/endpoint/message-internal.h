@@ -102,6 +102,7 @@ struct ivc_mailbox {
     size_t packet_max, offer_size;
     ivc_message_start_fn *on_start;
     ivc_message_done_fn *on_done;
+    ivc_message_whole_fn *on_whole; /* NULL: none */
     void *arg;
     struct ivc_link busy, boxes;
     struct ivc_link orphans;        /* arrivals whose peer went in the middle of a pull */

@@ -39,6 +39,11 @@ int ivc_mailbox_new(struct ivc_endpoint *endpoint, ivc_message_start_fn *on_star
     return 0;
 }
 
+void ivc_mailbox_set_whole(struct ivc_mailbox *mailbox, ivc_message_whole_fn *on_whole)
+{
+    mailbox->on_whole = on_whole;
+}
+
 static void free_box(struct ivc_box *box)
 {
     ivc_peer_set_mailbox(box->peer, NULL);
@@ -294,7 +299,8 @@ void ivc_mailbox_packet(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
     if (__builtin_expect(mailbox->n_torn > 0, 0) && ivc_train_again(mailbox, peer, packet))
         return;
     if (__builtin_expect(packet->tag == TAG_MESSAGE, 1)) {
-        receive_whole(mailbox, peer, packet);
+        if (!mailbox->on_whole || !mailbox->on_whole(mailbox->arg, peer, packet))
+            receive_whole(mailbox, peer, packet);
         return;
     }
     switch (packet->tag) {

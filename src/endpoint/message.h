@@ -54,8 +54,14 @@ typedef void ivc_message_done_fn(void *arg, struct ivc_message *message, int sta
 /* The sender's buffer may be used again; status 0 or IVC_E_GONE. */
 typedef void ivc_message_sent_fn(void *arg, int status);
 
+/* A message that is one packet: header and payload.  True: it has been taken, and neither on_start nor on_done hears of
+ * it; false: it has not, and nothing has happened. */
+typedef bool ivc_message_whole_fn(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet);
+
 int ivc_mailbox_new(struct ivc_endpoint *endpoint, ivc_message_start_fn *on_start,
                     ivc_message_done_fn *on_done, void *arg, struct ivc_mailbox **ret_mailbox);
+/* Messages of one packet come to this handler first. */
+void ivc_mailbox_set_whole(struct ivc_mailbox *mailbox, ivc_message_whole_fn *on_whole);
 void ivc_mailbox_free(struct ivc_mailbox *mailbox);
 
 /* To be called by the endpoint's handlers for packets with those tags, and when a peer is gone. */

@@ -60,6 +60,7 @@ struct node {
     struct ivc_peer *liar;      /* ... those of this one */
     void (*at_done)(struct node *node, struct ivc_peer *peer);
 
+    unsigned wholes;                /* taken by on_whole() */
     unsigned starts, dones, honest_dones, gone_dones, sents, gone_sents, gones;
     uint32_t next_number[NODES];    /* to start, by sender */
     uint32_t sending[NODES];        /* numbers given, by receiver */
@@ -180,6 +181,30 @@ static void on_done(void *arg, struct ivc_message *message, int status)
     free_incoming(in);
     if (node->at_done)
         node->at_done(node, message->peer);
+}
+
+/* Takes every other message. */
+static bool on_whole(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
+{
+    struct node *node = arg;
+    const uint8_t *header = packet->head;
+    size_t of_head = packet->head_len - header[0];
+    uint32_t from = header[1], number;
+
+    (void)peer;
+    CHECK(packet->head_len >= HEADER_MIN && header[0] >= HEADER_MIN && header[0] <= packet->head_len);
+    memcpy(&number, header + 2, sizeof number);
+    if (number % 2)
+        return false;
+    CHECK_EQ(number, node->next_number[from]);
+    for (size_t i = 0; i < of_head + packet->body_len; i++)
+        CHECK_EQ(i < of_head ? header[header[0] + i] : ((const uint8_t *)packet->body)[i - of_head],
+                 pattern(from, number, i));
+    node->next_number[from]++;
+    node->wholes++;
+    node->starts++;
+    node->dones++;
+    return true;
 }
 
 static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
@@ -684,6 +709,27 @@ static void test_order(void)
     turn_until(&a.dones, 2 * N);
     turn_until(&a.sents, 2 * N);
     turn_until(&b.sents, N);
+    expect_rest();
+    close_all();
+}
+
+/* Those of one packet go to a handler of their own, which takes some; the order is that of all. */
+static void test_whole(void)
+{
+    enum { N = 400 };
+    struct ivc_peer *peer = open_two();
+    uint64_t state = 6;
+
+    ivc_mailbox_set_whole(b.mailbox, on_whole);
+    for (unsigned i = 0; i < N; i++) {
+        send_to(&a, peer, &b, random_len(&state));
+        if (i % 16 == 0)
+            turn();
+    }
+    turn_until(&b.dones, N);
+    turn_until(&a.sents, N);
+    CHECK_EQ(b.next_number[1], N);
+    CHECK(b.wholes > N / 8 && b.wholes < N / 2);
     expect_rest();
     close_all();
 }
@@ -1351,6 +1397,7 @@ static const struct check_case cases[] = {
     { "messages that cannot be", test_refused, 0 },
     { "trying to send", test_try_send, 0 },
     { "order of messages, to ourselves as well", test_order, 0 },
+    { "messages of one packet to a handler of their own", test_whole, 0 },
     { "offers answered later", test_later, 0 },
     { "short messages beside long ones", test_beside_data, 0 },
     { "sending from on_sent", test_send_from_sent, 0 },

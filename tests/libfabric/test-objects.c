@@ -40,7 +40,7 @@ static struct fi_info *make_hints(void)
     CHECK(hints != NULL);
     hints->fabric_attr->prov_name = strdup("ivc");
     hints->ep_attr->type = FI_EP_RDM;
-    hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_SOURCE;
+    hints->caps = FI_MSG | FI_TAGGED | FI_RMA | FI_SOURCE | FI_DIRECTED_RECV;
     return hints;
 }
 
@@ -379,6 +379,128 @@ static void test_many(void)
     close_side(&b);
 }
 
+/* How a message is received. */
+enum { IN_ONE_PIECE, IN_TWO_PIECES, TOO_SHORT, OF_ANY_TAG, FROM_ANYBODY, KINDS };
+
+struct mixed {
+    struct side a, b;
+    fi_addr_t to_b, to_a;
+    int kind;
+    size_t len, room;
+    uint64_t tag, data;         /* data 0: none */
+};
+
+enum { MIXED_MAX = 40000, GUARD = 64 };
+static char mixed_out[MIXED_MAX], mixed_in[MIXED_MAX + GUARD];
+
+static void mixed_receive(struct mixed *mixed)
+{
+    size_t third = mixed->room / 3, rest = mixed->room - third;
+    const struct iovec iov[2] = { { mixed_in + rest, third }, { mixed_in, rest } };
+    fi_addr_t from = mixed->kind == FROM_ANYBODY ? FI_ADDR_UNSPEC : mixed->to_a;
+    bool any = mixed->kind == OF_ANY_TAG;
+
+    memset(mixed_in, 0x55, mixed->len + GUARD);
+    if (mixed->kind == IN_TWO_PIECES)
+        CHECK_EQ(fi_trecvv(mixed->b.ep, iov, NULL, 2, from, mixed->tag, 0, mixed_in), 0);
+    else
+        CHECK_EQ(fi_trecv(mixed->b.ep, mixed_in, mixed->room, NULL, from, any ? 0 : mixed->tag, any ? 0xf : 0,
+                          mixed_in), 0);
+}
+
+static void mixed_send(struct mixed *mixed)
+{
+    ssize_t r = mixed->data
+        ? fi_tsenddata(mixed->a.ep, mixed_out, mixed->len, NULL, mixed->data, mixed->to_b, mixed->tag, NULL)
+        : fi_tsend(mixed->a.ep, mixed_out, mixed->len, NULL, mixed->to_b, mixed->tag, NULL);
+
+    CHECK_EQ(r, 0);
+}
+
+/* Both queues' progress, until b's has something; what a has sent is reported meanwhile. */
+static ssize_t mixed_wait(struct mixed *mixed, struct fi_cq_tagged_entry *entry, unsigned *sents)
+{
+    struct fi_cq_tagged_entry sent;
+    uint64_t end = now_ms() + 10000;
+    ssize_t n;
+
+    do {
+        *sents += fi_cq_read(mixed->a.cq, &sent, 1) == 1;
+        n = fi_cq_read(mixed->b.cq, entry, 1);
+        CHECK(now_ms() < end);
+    } while (n == -FI_EAGAIN);
+    return n;
+}
+
+static void mixed_check(struct mixed *mixed, ssize_t n, const struct fi_cq_tagged_entry *entry)
+{
+    size_t first, rest;
+
+    if (mixed->kind == TOO_SHORT && mixed->room < mixed->len) {
+        struct fi_cq_err_entry error = { 0 };
+
+        CHECK_EQ(n, -FI_EAVAIL);
+        CHECK_EQ(fi_cq_readerr(mixed->b.cq, &error, 0), 1);
+        CHECK_EQ(error.err, FI_ETRUNC);
+        CHECK_EQ(error.len, mixed->room);
+        CHECK_EQ(error.olen, mixed->len - mixed->room);
+        CHECK(error.op_context == mixed_in);
+    } else {
+        CHECK_EQ(n, 1);
+        CHECK(entry->op_context == mixed_in);
+        CHECK_EQ(entry->len, mixed->len);
+        CHECK_EQ(entry->tag, mixed->tag);
+        CHECK_EQ(entry->flags & (FI_TAGGED | FI_RECV), FI_TAGGED | FI_RECV);
+        CHECK_EQ((entry->flags & FI_REMOTE_CQ_DATA) != 0, mixed->data > 0);
+        CHECK(!mixed->data || entry->data == mixed->data);
+    }
+    first = mixed->kind == IN_TWO_PIECES ? mixed->room / 3 : 0;
+    rest = mixed->room - first;
+    CHECK_EQ(memcmp(mixed_in + rest, mixed_out, first), 0);
+    CHECK_EQ(memcmp(mixed_in, mixed_out + first, rest), 0);
+    for (size_t i = mixed->room; i < mixed->len + GUARD; i++)
+        CHECK_EQ(mixed_in[i], 0x55);
+}
+
+/* Messages of all lengths, by receives of all kinds, posted before they come or afterwards. */
+static void test_mixed(void)
+{
+    enum { N = 3000 };
+    struct fi_cq_tagged_entry entry = { 0 };
+    struct mixed mixed = { 0 };
+    uint64_t state = 3;
+    unsigned sents = 0;
+
+    open_side(&mixed.a, FI_WAIT_NONE);
+    open_side(&mixed.b, FI_WAIT_NONE);
+    CHECK_EQ(fi_av_insert(mixed.a.av, mixed.b.address, 1, &mixed.to_b, 0, NULL), 1);
+    CHECK_EQ(fi_av_insert(mixed.b.av, mixed.a.address, 1, &mixed.to_a, 0, NULL), 1);
+    for (unsigned i = 0; i < N; i++) {
+        static const size_t most[] = { 10, 50, 200, 2000, MIXED_MAX };
+        bool first = check_random(&state) % 4 > 0;
+
+        for (unsigned k = 0; k < MIXED_MAX; k += 997)
+            mixed_out[(k + i) % MIXED_MAX]++;
+        mixed.kind = (int)(check_random(&state) % KINDS);
+        mixed.len = check_random(&state) % most[check_random(&state) % 5];
+        mixed.room = mixed.kind == TOO_SHORT ? mixed.len / 2 : mixed.len;
+        mixed.tag = 1 + check_random(&state) % 3;
+        mixed.data = check_random(&state) % 4 == 0 ? i + 1 : 0;
+        if (first)
+            mixed_receive(&mixed);
+        mixed_send(&mixed);
+        if (!first) {
+            CHECK(fi_cq_read(mixed.b.cq, &entry, 1) == -FI_EAGAIN);
+            mixed_receive(&mixed);
+        }
+        mixed_check(&mixed, mixed_wait(&mixed, &entry, &sents), &entry);
+    }
+    while (sents < N)
+        sents += fi_cq_read(mixed.a.cq, &entry, 1) == 1;
+    close_side(&mixed.a);
+    close_side(&mixed.b);
+}
+
 /* ---------------------------------------------------------------- sleeping */
 
 struct sleeper {
@@ -590,6 +712,7 @@ static void case_av_event(void) { run(test_av_event); }
 static void case_eq(void) { run(test_eq); }
 static void case_messages(void) { run(test_messages); }
 static void case_many(void) { run(test_many); }
+static void case_mixed(void) { run(test_mixed); }
 static void case_cntr(void) { run(test_cntr); }
 static void case_cntr_of_memory(void) { run(test_cntr_of_memory); }
 
@@ -607,6 +730,7 @@ static const struct check_case cases[] = {
     { "event queues", case_eq, 0 },
     { "messages, sources, cancelling", case_messages, 0 },
     { "more completions than the queue had room for", case_many, 0 },
+    { "all lengths, all kinds of receive", case_mixed, 0 },
     { "counters and poll sets", case_cntr, 0 },
     { "counters of registered memory", case_cntr_of_memory, 0 },
     { "blocking reads and descriptors", case_sread, 0 },

@@ -1,0 +1,98 @@
+/*
+ * The short way: the receive and the message that are most common, inline.
+ *
+ * A message of a stream costs what its receiver does for it (docs/performance.md), and most of that was to hand the
+ * same few words from one structure to the next. So a receive of one piece, after one like it, and a message of one
+ * packet that meets such a receive go from call to matcher, and from packet to buffer and queue, here. Each answers
+ * false where anything is otherwise, and has done nothing then: receive.c and arrive.c are the general way.
+ *
+ * Under the domain's lock, as they are.
+ */
+#ifndef IVC_LIBFABRIC_SHORT_H
+#define IVC_LIBFABRIC_SHORT_H
+
+#include "base/copy.h"
+#include "cq.h"
+#include "receive.h"
+
+/* As ivc_fi_recv() of a tagged receive. */
+static inline bool ivc_fi_post_short(struct ivc_fi_ep *ep, void *buf, size_t len, fi_addr_t addr, uint64_t tag,
+                                     uint64_t ignore, void *context)
+{
+    struct post *post = ep->receive ? ((struct receive *)ep->receive)->free_posts : NULL;
+    struct ivc_fi_peer *from = NULL;
+
+    if (RARELY(!ep->enabled || !post || (ep->rx_op_flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV))))
+        return false;
+    if (addr != FI_ADDR_UNSPEC && (ep->caps & FI_DIRECTED_RECV)) {
+        from = addr < ep->by_addr_size ? ep->by_addr[addr] : NULL;
+        if (RARELY(!from || !from->watched || from->gone))
+            return false;
+    }
+    post->wait.tag = tag;
+    post->wait.ignore = ignore;
+    post->wait.from = from;
+    if (RARELY(!ivc_fi_match_try_add_posted(ep->tagged, &post->wait)))
+        return false;
+    ((struct receive *)ep->receive)->free_posts = post->next_free;
+    post->match = ep->tagged;
+    post->context = context;
+    post->flags = FI_RECV | FI_TAGGED;
+    post->report = !ep->rx_selective || (ep->rx_op_flags & FI_COMPLETION);
+    post->multi = false;
+    post->buffer = NULL;
+    post->n_iov = 1;
+    post->iov[0].iov_base = buf;
+    post->iov[0].iov_len = len;
+    post->capacity = len;
+    return true;
+}
+
+/* As ivc_fi_receive_tagged and what follows it; the packet's head is a header at least. */
+static inline bool ivc_fi_receive_short(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
+                                        const struct ivc_packet *packet)
+{
+    const struct ivc_fi_header *header = packet->head;
+    const uint64_t tag = header->tag, data = header->data;      /* words, as they were stored */
+    const uint64_t with_data = header->flags & IVC_FI_WITH_DATA ? FI_REMOTE_CQ_DATA : 0;
+    const size_t of_head = packet->head_len - sizeof *header, n = of_head + packet->body_len;
+    struct ivc_fi_posted *waiting;
+    struct ivc_fi_cq *cq;
+    struct post *post;
+    char *to;
+
+    if (RARELY(header->len != sizeof *header || header->kind != IVC_FI_KIND_TAGGED
+               || (header->flags & IVC_FI_WANT_ACK) || ep->cntrs[IVC_FI_COUNT_RECV]))
+        return false;
+    waiting = ivc_fi_match_find_posted(ep->tagged, tag, peer);
+    if (RARELY(!waiting))
+        return false;
+    post = (struct post *)((char *)waiting - offsetof(struct post, wait));
+    cq = post->report ? ep->rx_cq : NULL;
+    if (RARELY(post->n_iov != 1 || n > post->capacity || (cq && !ivc_fi_cq_has_room(cq))))
+        return false;
+    to = post->iov[0].iov_base;
+    ivc_copy_short(IVC_COPY_OUT, to, (const char *)(header + 1), of_head);
+    if (packet->body_len > 0) {
+        ivc_copy(ivc_packet_side(packet), to + of_head, packet->body, packet->body_len);
+        if (RARELY(!ivc_endpoint_body_is_whole(ep->endpoint)))
+            return false;       /* it comes again, and must be waited for */
+    }
+    if (cq) {
+        struct ivc_fi_cq_slot *slot = ivc_fi_cq_next(cq);
+
+        slot->entry.op_context = post->context;
+        slot->entry.flags = post->flags | with_data;
+        slot->entry.len = n;
+        slot->entry.buf = to;
+        slot->entry.data = data;
+        slot->entry.tag = tag;
+        slot->source = peer->addr;
+        ivc_fi_cq_put_next(cq);
+    }
+    ivc_fi_match_remove_posted(ep->tagged, waiting);
+    ivc_fi_post_put(ep, post);
+    return true;
+}
+
+#endif
