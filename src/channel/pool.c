@@ -94,6 +94,13 @@ static void enqueue(struct ivc_pool *pool, uint32_t chunk)
     pool->n_queued++;
 }
 
+static void enqueue_first(struct ivc_pool *pool, uint32_t chunk)
+{
+    pool->queue_first = ivc_wrap(pool->queue_first + pool->queue_size - 1, pool->queue_size);
+    pool->queue[pool->queue_first] = chunk;
+    pool->n_queued++;
+}
+
 static uint32_t dequeue(struct ivc_pool *pool)
 {
     uint32_t chunk = pool->queue[pool->queue_first];
@@ -161,6 +168,10 @@ static void lay_aside(struct ivc_pool *pool, uint32_t chunk)
 
     if (twin == chunk) {
         enqueue(pool, chunk);
+    } else if (pool->chunks[twin].is_aside && pool->is_stack && pool->n_free > pool->n_chunks / 2) {
+        pool->chunks[twin].is_aside = false;
+        enqueue_first(pool, IVC_MAX(chunk, twin));
+        enqueue_first(pool, IVC_MIN(chunk, twin));
     } else if (pool->chunks[twin].is_aside) {
         pool->chunks[twin].is_aside = false;
         enqueue(pool, IVC_MIN(chunk, twin));

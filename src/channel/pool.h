@@ -5,7 +5,8 @@
  * the number of peers.  It starts empty and grows, share by share, to as many chunks as are to go round as they are
  * used, and beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they
  * became free: large messages then cycle through the whole pool, and a chunk that comes round again has
- * left the cache that it was read from, or at least is not being written back from it (see docs/performance.md).
+ * left the cache that it was read from, or at least is not being written back from it (see docs/performance.md). (Or in
+ * the opposite order: is_stack.)
  *
  * Double chunks.  Chunks of a share are twins, the first and the second, the third and the fourth, and so on: together
  * they carry a packet of up to two chunks.  So a free one waits for its twin, aside, and both become free together,
@@ -64,6 +65,7 @@ struct ivc_pool {
     uint32_t round;             /* chunks that go round at least if the region is roomy: IVC_POOL_ROUND, or all */
     bool is_wide;               /* what takes half of a chunk at most lies in another place of it in each turn: so, where
                                    all go round, memory comes round when it is about to leave both second-level caches */
+    bool is_stack;              /* while most chunks are free, what came back last is used first: see residence.c */
     uint32_t long_max;          /* of them, under way to one peer, of packets of IVC_FILL_LEAST bytes and more */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */
@@ -74,7 +76,7 @@ struct ivc_pool {
     struct ivc_share shares[IVC_SHARES_MAX];
     uint32_t first_chunk[IVC_SHARES_MAX];   /* of each share */
     struct ivc_pool_chunk *chunks;
-    uint32_t *queue;            /* free chunks, but for those aside, oldest first */
+    uint32_t *queue;            /* free chunks, but for those aside, the next one first */
     uint32_t queue_size, queue_first, n_queued;
     uint32_t n_free;            /* those aside as well */
     struct ivc_pool_ahead ahead;

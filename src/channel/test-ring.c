@@ -746,6 +746,76 @@ static void test_pool_wide(void)
     close_pair(&pair);
 }
 
+/* While most chunks are free, the pair that came back last is used first; else the one that came back first. */
+static void test_pool_stack(void)
+{
+    enum { CHUNK = 8192, CHUNKS = 16, MANY = 10 };
+    uint32_t chunks[CHUNKS], before[CHUNKS], chunk;
+    struct pair pair;
+
+    open_pair(&pair, 4096, 64, CHUNK, CHUNKS * CHUNK);
+    pair.pool.is_stack = true;
+    for (uint32_t i = 0; i < CHUNKS; i++)
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
+    for (uint32_t i = 0; i < CHUNKS; i++)
+        ivc_pool_put(&pair.pool, chunks[i]);
+    for (unsigned i = 0; i < 50; i++) {     /* two at a time: the same two always */
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[0]), 0);
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[1]), 0);
+        CHECK(i == 0 || (chunks[0] == before[0] && chunks[1] == before[1]));
+        before[0] = chunks[0];
+        before[1] = chunks[1];
+        ivc_pool_put(&pair.pool, chunks[0]);
+        ivc_pool_put(&pair.pool, chunks[1]);
+    }
+    for (uint32_t i = 0; i < MANY; i++)     /* most are under way */
+        CHECK_EQ(ivc_pool_get(&pair.pool, &before[i]), 0);
+    ivc_pool_put(&pair.pool, before[0]);
+    ivc_pool_put(&pair.pool, before[1]);
+    for (uint32_t i = MANY; i < CHUNKS; i++) {
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
+        CHECK(chunk != before[0] && chunk != before[1]);
+    }
+    CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
+    CHECK_EQ(chunk, before[0]);
+    close_pair(&pair);
+}
+
+/* However much a sender shares, it is told when so many bytes of it were read. */
+static void test_give_back_max(void)
+{
+    enum { CHUNK = 8192, CHUNKS = 64, N = 12 };
+    enum { SOME = CHUNK - 1000 };   /* the first bytes may lie in the slot */
+    static const struct { uint64_t most; unsigned times; } rows[] = {
+        { 0, 0 }, { 2 * SOME, N / 2 }, { 4 * SOME, N / 4 },
+    };
+
+    for (unsigned row = 0; row < sizeof rows / sizeof *rows; row++) {
+        struct pair pair;
+        uint64_t published;
+        unsigned times = 0;
+        uint32_t chunk;
+
+        open_pair(&pair, 16384, 64, CHUNK, CHUNKS * CHUNK);
+        pair.pool.round = CHUNKS;
+        for (unsigned i = 0; i < 4 * CHUNKS + N; i++) {     /* first all that it may share */
+            if (i == 4 * CHUNKS) {
+                pair.rx.give_back_max = rows[row].most;
+                pair.rx.body_bytes = times = 0;
+            }
+            CHECK_EQ(ivc_tx_refresh(&pair.tx), 0);
+            CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
+            send_in_chunk(&pair, chunk, i, CHUNK);
+            published = pair.rx.published;
+            take_one(&pair, i, CHUNK);
+            times += pair.rx.published != published;
+        }
+        CHECK(pair.rx.shares_size >= CHUNKS * CHUNK);
+        CHECK_EQ(times, rows[row].times);
+        close_pair(&pair);
+    }
+}
+
 /* For whom lines are fetched while we wait. */
 static void test_fetches_ahead(void)
 {
@@ -1234,6 +1304,8 @@ static const struct check_case cases[] = {
     { "double chunks", test_pool_doubles, 0 },
     { "... and single ones", test_pool_doubles_and_singles, 0 },
     { "a wide pool", test_pool_wide, 0 },
+    { "chunks that came back last first", test_pool_stack, 0 },
+    { "so many bytes given back at a time", test_give_back_max, 0 },
     { "for whom chunks are fetched ahead", test_fetches_ahead, 0 },
     { "chunks that are fetched ahead", test_pool_ahead, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },

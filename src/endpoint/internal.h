@@ -115,7 +115,7 @@ struct ivc_endpoint {
     uint32_t quiet;                 /* turns to come in which nothing is due but a look (poll.c); with threads never */
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
-    bool crowded, tight;            /* endpoint.h */
+    bool crowded, tight, foreign_copies;    /* endpoint.h */
     struct ivc_rest rest;
     struct ivc_moderation moderation;
     struct ivc_peer *cooled[IVC_HOT_MAX];   /* those that were hot before the last sleep */
@@ -345,6 +345,8 @@ int ivc_residence_open(struct ivc_endpoint *endpoint, struct ivc_region *region,
  * opened (with a first chunk then), and closed when that owner is attached no more and all chunks are back. */
 struct ivc_pool *ivc_residence_pool(struct ivc_residence *residence, uint32_t slot);
 int ivc_residence_open_pool(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32_t slot);
+/* Bytes of chunks that a receiver gives back at a time at most; 0: as many as it likes. */
+uint64_t ivc_residence_give_back_max(const struct ivc_endpoint *endpoint);
 void ivc_residence_close_pool(struct ivc_residence *residence, uint32_t slot);
 /* A chunk that the adapter held. */
 void ivc_residence_put_chunk(struct ivc_residence *residence, struct ivc_pool *pool, uint32_t chunk);

@@ -51,6 +51,7 @@ int ivc_poll_map_rx(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
                     &peer->rx);
     if (r != 0)
         return IVC_MIN(r, 0);
+    peer->rx.give_back_max = ivc_residence_give_back_max(endpoint);
     /* What it sent by network comes before what is in the ring: then we are called again. */
     peer->rx_open = ivc_peer_ring_is_due(peer);
     if (!peer->rx_open)
