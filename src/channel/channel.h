@@ -116,7 +116,7 @@ struct ivc_rx {
     uint64_t size;
     struct ivc_rx_share shares[IVC_SHARES_MAX];
     uint64_t shares_size, body_bytes;       /* of all; read since some were given back */
-    uint64_t give_back_max;     /* bytes: that many at a time at most; 0: no limit */
+    uint64_t give_back_max;     /* bytes: that many at a time at most, to a sender nearby; 0: no limit */
 };
 
 /* Whole lines are copied. */

@@ -161,14 +161,15 @@ static uint32_t place_for(const struct ivc_pool *pool, size_t len, uint32_t i)
     return (pool->in_turn + i + 2 * pool->turn) % (1 + (pool->chunk_size - bytes) / pitch) * pitch;
 }
 
-/* A chunk that is in no queue goes there, with its twin if that waits for it; else it waits. */
-static void lay_aside(struct ivc_pool *pool, uint32_t chunk)
+/* A chunk that is in no queue goes there, with its twin if that waits for it; else it waits.  `first`: to its
+ * beginning. */
+static void lay_aside(struct ivc_pool *pool, uint32_t chunk, bool first)
 {
     uint32_t twin = twin_of(pool, chunk);
 
     if (twin == chunk) {
         enqueue(pool, chunk);
-    } else if (pool->chunks[twin].is_aside && pool->is_stack && pool->n_free > pool->n_chunks / 2) {
+    } else if (pool->chunks[twin].is_aside && first) {
         pool->chunks[twin].is_aside = false;
         enqueue_first(pool, IVC_MAX(chunk, twin));
         enqueue_first(pool, IVC_MIN(chunk, twin));
@@ -189,7 +190,7 @@ static bool find_double(struct ivc_pool *pool)
 
         if (twin_of(pool, first) > first)
             return true;
-        lay_aside(pool, dequeue(pool));
+        lay_aside(pool, dequeue(pool), false);
     }
     return false;
 }
@@ -274,13 +275,23 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
     return ivc_pool_get_leaving(pool, 0, pool->chunk_size, ret_chunk);
 }
 
-void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
+static void put(struct ivc_pool *pool, uint32_t chunk, bool first)
 {
     uint32_t n = pool->chunks[chunk].is_double ? 2 : 1;
 
     pool->n_free += n;
     for (uint32_t i = 0; i < n; i++)
-        lay_aside(pool, chunk + i);
+        lay_aside(pool, chunk + i, first);
+}
+
+void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
+{
+    put(pool, chunk, false);
+}
+
+void ivc_pool_put_read(struct ivc_pool *pool, uint32_t chunk, bool is_far)
+{
+    put(pool, chunk, pool->is_stack && !is_far && pool->n_free > pool->n_chunks / 2);
 }
 
 /* A wait begins: as many chunks as were filled since the last one.  When that were fewer than before, only half of the

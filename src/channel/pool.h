@@ -65,7 +65,7 @@ struct ivc_pool {
     uint32_t round;             /* chunks that go round at least if the region is roomy: IVC_POOL_ROUND, or all */
     bool is_wide;               /* what takes half of a chunk at most lies in another place of it in each turn: so, where
                                    all go round, memory comes round when it is about to leave both second-level caches */
-    bool is_stack;              /* while most chunks are free, what came back last is used first: see residence.c */
+    bool is_stack;              /* while most chunks are free, what was read nearby last is used first: residence.c */
     uint32_t long_max;          /* of them, under way to one peer, of packets of IVC_FILL_LEAST bytes and more */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */
@@ -103,6 +103,8 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk);
 int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint32_t *ret_chunk);
 /* With its twin, if it was got so. */
 void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk);
+/* The same for one that was read, by a processor far away or nearby. */
+void ivc_pool_put_read(struct ivc_pool *pool, uint32_t chunk, bool is_far);
 
 /* A packet of `len` bytes was sent to someone far away, by a chunk, or another way when a chunk was open to it.
  * In the next wait lines for the like of it are fetched; should there be no wait, because more follows, the first ones

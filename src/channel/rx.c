@@ -124,7 +124,8 @@ static int add_share(struct ivc_rx *rx, const struct ivc_slot_ref *ref, uint64_t
 static void give_back(struct ivc_rx *rx, uint32_t len)
 {
     rx->body_bytes += len;
-    if (rx->body_bytes < rx->shares_size / 4 && (rx->give_back_max == 0 || rx->body_bytes < rx->give_back_max))
+    if (rx->body_bytes < rx->shares_size / 4
+        && (rx->give_back_max == 0 || ivc_far_is(rx->far) || rx->body_bytes < rx->give_back_max))
         return;
     rx->body_bytes = 0;
     ivc_rx_publish(rx);

@@ -765,13 +765,18 @@ static void test_pool_stack(void)
         CHECK(i == 0 || (chunks[0] == before[0] && chunks[1] == before[1]));
         before[0] = chunks[0];
         before[1] = chunks[1];
-        ivc_pool_put(&pair.pool, chunks[0]);
-        ivc_pool_put(&pair.pool, chunks[1]);
+        ivc_pool_put_read(&pair.pool, chunks[0], false);
+        ivc_pool_put_read(&pair.pool, chunks[1], false);
     }
+    for (unsigned i = 0; i < 2; i++)        /* far away: others come first */
+        CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
+    ivc_pool_put_read(&pair.pool, chunks[0], true);
+    ivc_pool_put_read(&pair.pool, chunks[1], true);
+    CHECK(pair.pool.queue[pair.pool.queue_first] != chunks[0]);
     for (uint32_t i = 0; i < MANY; i++)     /* most are under way */
         CHECK_EQ(ivc_pool_get(&pair.pool, &before[i]), 0);
-    ivc_pool_put(&pair.pool, before[0]);
-    ivc_pool_put(&pair.pool, before[1]);
+    ivc_pool_put_read(&pair.pool, before[0], false);
+    ivc_pool_put_read(&pair.pool, before[1], false);
     for (uint32_t i = MANY; i < CHUNKS; i++) {
         CHECK_EQ(ivc_pool_get(&pair.pool, &chunk), 0);
         CHECK(chunk != before[0] && chunk != before[1]);

@@ -143,7 +143,7 @@ int ivc_tx_open_in(struct ivc_region *region, struct ivc_pool *pool,
 static void give_back_chunks(struct ivc_tx *tx, uint64_t head)
 {
     while (tx->chunks_out > 0 && tx->chunks[tx->first_out].at < head) {
-        ivc_pool_put(tx->pool, tx->chunks[tx->first_out].chunk);
+        ivc_pool_put_read(tx->pool, tx->chunks[tx->first_out].chunk, ivc_tx_is_far(tx));
         tx->first_out = ivc_wrap(tx->first_out + 1, tx->n_slots);
         tx->chunks_out--;
     }
