@@ -221,6 +221,14 @@ def test_targets_are_measured_together_when_sides_and_program_are_the_same() -> 
     ]
 
 
+def test_streams_alone_have_processes_of_their_own() -> None:
+    found = gate.groups(chosen("vader-alone,vader-32k,vader-64k"))
+    assert [sorted(one.key for one in group) for group in found] == [
+        ["vader-32k-stream", "vader-32k-time", "vader-64k-stream", "vader-64k-time"],
+        ["vader-alone-32k"], ["vader-alone-64k"], ["vader-alone-256k"], ["vader-alone-1m"],
+    ]  # fmt: skip
+
+
 def test_where_a_p99_is_bounded_the_longest_is_shown() -> None:
     by_key = {target.key: target for target in TARGETS}
     bounded = [target for target in TARGETS if target.metric == "p99_us"]

@@ -186,9 +186,9 @@ def _verdict(target: Target, samples: Sequence[Sample]) -> Verdict:
 
 
 def groups(targets: Sequence[Target] = TARGETS) -> list[list[Target]]:
-    """Targets that share both sides, and what runs there, are measured together."""
-    found: dict[tuple[str, str, int, str | None], list[Target]] = {}
+    """Targets that share both sides, and what runs there, are measured together; but for those alone."""
+    found: dict[tuple[object, ...], list[Target]] = {}
     for target in targets:
-        key = (target.ours, target.reference, target.ranks, target.program)
+        key = (target.ours, target.reference, target.ranks, target.program, target.alone and target.key)
         found.setdefault(key, []).append(target)
     return list(found.values())

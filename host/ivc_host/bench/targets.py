@@ -35,6 +35,8 @@ class Target:
     ranks: int = 2
     #: One of apps.APPS, of which `test` is a part; None: the benchmark that belongs to the side.
     program: str | None = None
+    #: Measured by processes that do nothing else, as programs do that send one length only.
+    alone: bool = False
 
     @property
     def reported_only(self) -> bool:
@@ -139,6 +141,16 @@ def _long(peer: _Peer) -> tuple[Target, ...]:
     return tuple(found)
 
 
+def _alone(peer: _Peer) -> tuple[Target, ...]:
+    """A stream of one length in a process of its own: how it goes may be decided when it begins."""
+    found = []
+    for size in (32 << 10, 64 << 10, 256 << 10, _MIB):
+        text = f"{peer.mpi} {size_text(size)} stream alone, ivc against {peer.copying}"
+        found.append(Target(f"{peer.key}-alone-{_in_key(size)}", text, peer.ours, peer.copied,
+                            "bandwidth", size, "MB_s", _AHEAD, alone=True))  # fmt: skip
+    return tuple(found)
+
+
 def _all_to_all(peer: _Peer) -> tuple[Target, ...]:
     if peer.copied_max is not None:
         return ()
@@ -189,6 +201,7 @@ TARGETS = (
     *(one for peer in _PEERS for one in _short(peer)),
     *(one for peer in _PEERS for one in _long(peer)),
     *(one for peer in _PEERS for one in _all_to_all(peer)),
+    *_alone(_PEERS[0]),
     *_long(_HEAP),
     *_all_to_all(_HEAP),
     *_bare("", "libivc", "libivc"),
