@@ -36,7 +36,7 @@ static void report_landed(struct ivc_fi_ep *ep, const struct post *post, uint64_
     const struct about *about = &post->about;
     struct fi_cq_tagged_entry entry = {
         .op_context = post->context,
-        .flags = ivc_fi_receive_flags(flags, about),
+        .flags = ivc_fi_receive_flags(flags, about->flags),
         .len = about->len,
         .buf = post->n_iov ? post->iov[0].iov_base : NULL,
         .data = about->data,
@@ -145,7 +145,7 @@ static void out_of_memory(struct ivc_fi_ep *ep, const struct about *about, uint6
 {
     IVC_FI_WARN("no memory for a message of %zu bytes: it is lost", about->len);
     report_error(ep, FI_ENOMEM, &(struct fi_cq_err_entry){
-        .flags = ivc_fi_receive_flags(flags, about), .tag = about->tag, .data = about->data,
+        .flags = ivc_fi_receive_flags(flags, about->flags), .tag = about->tag, .data = about->data,
         .olen = about->len,
     });
 }
@@ -269,7 +269,7 @@ static inline void start(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
         keep(ep, message, match, &about, flags);
         return;
     }
-    post = (struct post *)((char *)waiting - offsetof(struct post, wait));
+    post = ivc_fi_post_of(waiting);
     if (!post->multi)
         ivc_fi_match_remove_posted(match, waiting);
     else if (!(post = ivc_fi_carve(ep, post, about.len))) {

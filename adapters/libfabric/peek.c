@@ -10,7 +10,7 @@ static void report_peeked(struct ivc_fi_ep *ep, const struct post *probe, const 
                           size_t len)
 {
     const struct fi_cq_tagged_entry entry = {
-        .op_context = probe->context, .flags = ivc_fi_receive_flags(probe->flags, about),
+        .op_context = probe->context, .flags = ivc_fi_receive_flags(probe->flags, about->flags),
         .len = len, .data = about->data, .tag = about->tag,
     };
 

@@ -137,11 +137,6 @@ void ivc_fi_early_put(struct ivc_fi_ep *ep, struct early *early)
 
 /* ---------------------------------------------------------------- what the application posts */
 
-static struct ivc_fi_match *match_of(struct ivc_fi_ep *ep, enum ivc_fi_kind kind)
-{
-    return kind == IVC_FI_KIND_TAGGED ? ep->tagged : ep->msg;
-}
-
 static inline struct post *new_post(struct ivc_fi_ep *ep, const struct ivc_fi_recv *recv,
                                     struct ivc_fi_peer *from)
 {
@@ -149,21 +144,13 @@ static inline struct post *new_post(struct ivc_fi_ep *ep, const struct ivc_fi_re
 
     if (RARELY(!post))
         return NULL;
-    post->wait.tag = recv->tag;
-    post->wait.ignore = recv->ignore;
-    post->wait.from = from;
-    post->match = match_of(ep, recv->kind);
-    post->context = recv->context;
-    post->flags = FI_RECV | (recv->kind == IVC_FI_KIND_TAGGED ? FI_TAGGED : FI_MSG);
-    post->report = !ep->rx_selective || (recv->flags & FI_COMPLETION);
+    ivc_fi_post_set(post, ep, recv->kind, from, recv->tag, recv->ignore, recv->flags, recv->context);
     post->n_iov = recv->n_iov;
     post->capacity = 0;
     for (unsigned i = 0; i < recv->n_iov; i++) {
         post->iov[i] = recv->iov[i];
         post->capacity += recv->iov[i].iov_len;
     }
-    post->buffer = NULL;
-    post->multi = false;
     return post;
 }
 
@@ -286,7 +273,7 @@ static bool is_from(const struct ivc_fi_posted *waiting, const void *arg)
 /* Ends one that waits, with an error. */
 static void end(struct ivc_fi_ep *ep, struct ivc_fi_posted *waiting, int err)
 {
-    struct post *post = (struct post *)((char *)waiting - offsetof(struct post, wait));
+    struct post *post = ivc_fi_post_of(waiting);
 
     ivc_fi_match_remove_posted(post->match, waiting);
     if (post->multi && post->landing > 0) {

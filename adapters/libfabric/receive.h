@@ -104,6 +104,29 @@ static inline void ivc_fi_post_put(struct ivc_fi_ep *ep, struct post *post)
     receive->free_posts = post;
 }
 
+static inline struct post *ivc_fi_post_of(struct ivc_fi_posted *waiting)
+{
+    return (struct post *)((char *)waiting - offsetof(struct post, wait));
+}
+
+/* All of a receive that waits but its memory (iov, n_iov, capacity); `flags`: the call's. */
+static inline void ivc_fi_post_set(struct post *post, const struct ivc_fi_ep *ep, enum ivc_fi_kind kind,
+                                   struct ivc_fi_peer *from, uint64_t tag, uint64_t ignore, uint64_t flags,
+                                   void *context)
+{
+    bool tagged = kind == IVC_FI_KIND_TAGGED;
+
+    post->wait.tag = tag;
+    post->wait.ignore = ignore;
+    post->wait.from = from;
+    post->match = tagged ? ep->tagged : ep->msg;
+    post->context = context;
+    post->flags = FI_RECV | (tagged ? FI_TAGGED : FI_MSG);
+    post->report = !ep->rx_selective || (flags & FI_COMPLETION);
+    post->buffer = NULL;
+    post->multi = false;
+}
+
 static inline struct early *ivc_fi_early_find(struct ivc_fi_match *match, const struct post *post)
 {
     struct ivc_fi_early *waiting = ivc_fi_match_find_early(match, post->wait.tag, post->wait.ignore,
@@ -112,9 +135,10 @@ static inline struct early *ivc_fi_early_find(struct ivc_fi_match *match, const 
     return waiting ? (struct early *)((char *)waiting - offsetof(struct early, wait)) : NULL;
 }
 
-static inline uint64_t ivc_fi_receive_flags(uint64_t flags, const struct about *about)
+/* Of a completion: a receive's, and what the header's flags add. */
+static inline uint64_t ivc_fi_receive_flags(uint64_t flags, uint16_t header_flags)
 {
-    return flags | (about->flags & IVC_FI_WITH_DATA ? FI_REMOTE_CQ_DATA : 0);
+    return flags | (header_flags & IVC_FI_WITH_DATA ? FI_REMOTE_CQ_DATA : 0);
 }
 
 /* ---------------------------------------------------------------- arrive.c */

@@ -19,32 +19,28 @@
 static inline bool ivc_fi_post_short(struct ivc_fi_ep *ep, void *buf, size_t len, fi_addr_t addr, uint64_t tag,
                                      uint64_t ignore, void *context)
 {
-    struct post *post = ep->receive ? ((struct receive *)ep->receive)->free_posts : NULL;
     struct ivc_fi_peer *from = NULL;
+    struct post *post;
 
-    if (RARELY(!ep->enabled || !post || (ep->rx_op_flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV))))
+    if (RARELY(!ep->enabled || (ep->rx_op_flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV))))
         return false;
     if (addr != FI_ADDR_UNSPEC && (ep->caps & FI_DIRECTED_RECV)) {
         from = addr < ep->by_addr_size ? ep->by_addr[addr] : NULL;
         if (RARELY(!from || !from->watched || from->gone))
             return false;
     }
-    post->wait.tag = tag;
-    post->wait.ignore = ignore;
-    post->wait.from = from;
-    if (RARELY(!ivc_fi_match_try_add_posted(ep->tagged, &post->wait)))
+    post = ivc_fi_post_get(ep);
+    if (RARELY(!post))
         return false;
-    ((struct receive *)ep->receive)->free_posts = post->next_free;
-    post->match = ep->tagged;
-    post->context = context;
-    post->flags = FI_RECV | FI_TAGGED;
-    post->report = !ep->rx_selective || (ep->rx_op_flags & FI_COMPLETION);
-    post->multi = false;
-    post->buffer = NULL;
+    ivc_fi_post_set(post, ep, IVC_FI_KIND_TAGGED, from, tag, ignore, ep->rx_op_flags, context);
     post->n_iov = 1;
     post->iov[0].iov_base = buf;
     post->iov[0].iov_len = len;
     post->capacity = len;
+    if (RARELY(!ivc_fi_match_try_add_posted(post->match, &post->wait))) {
+        ivc_fi_post_put(ep, post);
+        return false;
+    }
     return true;
 }
 
@@ -54,7 +50,7 @@ static inline bool ivc_fi_receive_short(struct ivc_fi_ep *ep, struct ivc_fi_peer
 {
     const struct ivc_fi_header *header = packet->head;
     const uint64_t tag = header->tag, data = header->data;      /* words, as they were stored */
-    const uint64_t with_data = header->flags & IVC_FI_WITH_DATA ? FI_REMOTE_CQ_DATA : 0;
+    const uint16_t flags = header->flags;
     const size_t of_head = packet->head_len - sizeof *header, n = of_head + packet->body_len;
     struct ivc_fi_posted *waiting;
     struct ivc_fi_cq *cq;
@@ -62,12 +58,12 @@ static inline bool ivc_fi_receive_short(struct ivc_fi_ep *ep, struct ivc_fi_peer
     char *to;
 
     if (RARELY(header->len != sizeof *header || header->kind != IVC_FI_KIND_TAGGED
-               || (header->flags & IVC_FI_WANT_ACK) || ep->cntrs[IVC_FI_COUNT_RECV]))
+               || (flags & IVC_FI_WANT_ACK) || ep->cntrs[IVC_FI_COUNT_RECV]))
         return false;
     waiting = ivc_fi_match_find_posted(ep->tagged, tag, peer);
     if (RARELY(!waiting))
         return false;
-    post = (struct post *)((char *)waiting - offsetof(struct post, wait));
+    post = ivc_fi_post_of(waiting);
     cq = post->report ? ep->rx_cq : NULL;
     if (RARELY(post->n_iov != 1 || n > post->capacity || (cq && !ivc_fi_cq_has_room(cq))))
         return false;
@@ -82,7 +78,7 @@ static inline bool ivc_fi_receive_short(struct ivc_fi_ep *ep, struct ivc_fi_peer
         struct ivc_fi_cq_slot *slot = ivc_fi_cq_next(cq);
 
         slot->entry.op_context = post->context;
-        slot->entry.flags = post->flags | with_data;
+        slot->entry.flags = ivc_fi_receive_flags(post->flags, flags);
         slot->entry.len = n;
         slot->entry.buf = to;
         slot->entry.data = data;

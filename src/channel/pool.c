@@ -169,16 +169,19 @@ static void lay_aside(struct ivc_pool *pool, uint32_t chunk, bool first)
 
     if (twin == chunk) {
         enqueue(pool, chunk);
-    } else if (pool->chunks[twin].is_aside && first) {
-        pool->chunks[twin].is_aside = false;
+        return;
+    }
+    if (!pool->chunks[twin].is_aside) {
+        pool->chunks[chunk].is_aside = true;
+        return;
+    }
+    pool->chunks[twin].is_aside = false;
+    if (first) {
         enqueue_first(pool, IVC_MAX(chunk, twin));
         enqueue_first(pool, IVC_MIN(chunk, twin));
-    } else if (pool->chunks[twin].is_aside) {
-        pool->chunks[twin].is_aside = false;
+    } else {
         enqueue(pool, IVC_MIN(chunk, twin));
         enqueue(pool, IVC_MAX(chunk, twin));
-    } else {
-        pool->chunks[chunk].is_aside = true;
     }
 }
 

@@ -36,13 +36,18 @@ static uint64_t pool_limit(long level2, bool crowded, uint64_t region_size)
     return IVC_MIN(limit, region_size / 8);
 }
 
+/* Lines that are read by the string instruction right behind who writes them take several times as long when they are
+ * written again; he stays so slow that the reader stays behind him.  In a few chunks that come round again at once that
+ * does not happen, and so he gets ahead.  (Not on AMD's family 25, where memcpy() is told not to use it.) */
+static bool lines_get_dear(const struct ivc_endpoint *endpoint)
+{
+    return endpoint->foreign_copies && !ivc_processor_is_amd_25();
+}
+
 /* Where that cache is small, the pool is wide, and on AMD's family 25 all of it goes round.  Except for ranks that share
  * processors: theirs would be more than the third level holds, and who reads a chunk often comes after the one who
  * filled it on the same processor.  And except where each peer has a pool of its own, of pages that the hypervisor
  * counts.
- * Where lines are read by the string instruction right behind who writes them, they take several times as long when
- * they are written again; he stays so slow that the reader stays behind him.  In a few chunks that come round again at
- * once that does not happen, and so he gets ahead.  (Not on AMD's family 25, where memcpy() is told not to use it.)
  * Where it is large, a fifth of it holds the long packets that are under way to one peer: then what a sender copies
  * stays in it, too, and a sender who waits asks for the next chunk's lines meanwhile. */
 static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_residence *residence, uint32_t slot,
@@ -61,8 +66,7 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
         ret_pool->is_wide = !endpoint->crowded && slot == IVC_SLOT_ANY;
     if (ret_pool->is_wide && ivc_processor_is_amd_25())
         ret_pool->round = ret_pool->chunks_max;
-    else if (ret_pool->is_wide)
-        ret_pool->is_stack = endpoint->foreign_copies;
+    ret_pool->is_stack = ret_pool->is_wide && lines_get_dear(endpoint);
     return 0;
 }
 
@@ -71,7 +75,7 @@ uint64_t ivc_residence_give_back_max(const struct ivc_endpoint *endpoint)
 {
     enum { A_FEW_CHUNKS = 256 << 10 };
 
-    return endpoint->foreign_copies && !ivc_processor_is_amd_25() ? A_FEW_CHUNKS : 0;
+    return lines_get_dear(endpoint) ? A_FEW_CHUNKS : 0;
 }
 
 /* Where that cache is small a receiver reads from the third level in any case, and more at a time is no slower. (Where
