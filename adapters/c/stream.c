@@ -205,7 +205,7 @@ void take_other(struct ivc_context *context, struct ivc_peer *peer, const struct
         return;
     connection->reads_short = false;
     take_bytes(connection, IVC_COPY_OUT, (const char *)packet->head + DATA_HEADER, packet->head_len - DATA_HEADER);
-    take_bytes(connection, ivc_packet_side(packet), packet->body, packet->body_len);
+    take_bytes(connection, packet->side, packet->body, packet->body_len);
     /* ivc_read() has what it came for: the rest is better off in shared memory than copied twice. */
     if (connection->landing && connection->landing_room == 0)
         ivc_endpoint_end_turn(context->endpoint);

@@ -70,7 +70,7 @@ static inline bool ivc_fi_receive_short(struct ivc_fi_ep *ep, struct ivc_fi_peer
     to = post->iov[0].iov_base;
     ivc_copy_short(IVC_COPY_OUT, to, (const char *)(header + 1), of_head);
     if (packet->body_len > 0) {
-        ivc_copy(ivc_packet_side(packet), to + of_head, packet->body, packet->body_len);
+        ivc_copy(packet->side, to + of_head, packet->body, packet->body_len);
         if (RARELY(!ivc_endpoint_body_is_whole(ep->endpoint)))
             return false;       /* it comes again, and must be waited for */
     }

@@ -169,7 +169,6 @@ static int endpoint_open(bool threads, bool crowded, struct ivc_endpoint **ret_e
         .expected_peers = n_ranks > 0 ? n_ranks - 1 : 0,
         .threads = threads,
         .crowded = crowded,
-        .foreign_copies = true,     /* ob1's */
         .network = c->network,
         .moves = c->moves,
         .on_packet = ivc_btl_on_packet,

@@ -17,8 +17,8 @@
  * who sees such a reader asks for plain moves.  And on others (EPYCs of families 25 and 26) lines that the string
  * instruction has read right behind their writer take twice to five times as long when that stores into them again, in
  * any way: it is slower then, so the reader stays right behind it, and so it stays.  So to read with, it has to be
- * faster than plain moves by a third; but for lines that were written far away, where that was not seen.  (On family 25
- * always: there it was not looked for where.)
+ * faster than plain moves by a third; but for lines that were written far away, or that are among few which come round
+ * again at once, where that was not seen.  (On family 25 always: there it was not looked for where.)
  */
 #include "base/copy.h"
 
@@ -160,21 +160,19 @@ static void copy_by(uint32_t way, char *to, const char *from, size_t n)
     }
 }
 
-/* Whether reading by the string instruction may cost the writer what is not seen here. */
-static bool is_doubtful(const struct choice *choice)
+/* Whether copying by the string instruction may cost the writer what is not seen here. */
+static bool is_doubtful(enum ivc_copy_side side)
 {
-    const struct choice *out = choices[IVC_COPY_OUT], *far = choices[IVC_COPY_OUT_FAR];
-
-    return choice >= out && (choice < far || ivc_processor_is_amd_25());
+    return side == IVC_COPY_OUT || (side != IVC_COPY_IN && ivc_processor_is_amd_25());
 }
 
 /* Relaxed, all of it: which way another thread takes meanwhile, and how often, does not matter. */
-static void decide(struct choice *choice, uint32_t ways)
+static void decide(struct choice *choice, enum ivc_copy_side side, uint32_t ways)
 {
     uint32_t last = ivc_load_relaxed(&choice->way), way = last;
     bool same;
 
-    if (is_doubtful(choice))
+    if (is_doubtful(side))
         choice->cycles[BY_STRING] += choice->cycles[BY_STRING] / 2;
     for (uint32_t i = 0; i < ways; i++)
         way = choice->cycles[i] < choice->cycles[way] ? i : way;
@@ -188,7 +186,7 @@ static void decide(struct choice *choice, uint32_t ways)
     ivc_store_relaxed(&choice->copies, choice->pause);
 }
 
-static void compare(struct choice *choice, char *to, const char *from, size_t n)
+static void compare(struct choice *choice, enum ivc_copy_side side, char *to, const char *from, size_t n)
 {
     uint32_t ways = choice->lost < LOST_MAX ? WAYS : BY_WORDS;
     uint32_t way = choice->tries++ % ways;
@@ -197,7 +195,7 @@ static void compare(struct choice *choice, char *to, const char *from, size_t n)
     copy_by(way, to, from, n);
     if (ivc_timed_add(&choice->timed[way], TRIES, ivc_cycles() - start, n, &choice->cycles[way])
         && way == ways - 1)
-        decide(choice, ways);
+        decide(choice, side, ways);
 }
 
 /* Stores that leave no line in our cache: the processor puts whole lines together and writes them to memory. */
@@ -244,7 +242,7 @@ void ivc_copy_long(enum ivc_copy_side side, char *to, const char *from, size_t n
     copies = ivc_load_relaxed(&choice->copies);
     /* Acquire and release: the last comparison's thread has done with it. */
     if (copies == 0 && !atomic_flag_test_and_set_explicit(&choice->comparing, memory_order_acquire)) {
-        compare(choice, to, from, n);
+        compare(choice, side, to, from, n);
         atomic_flag_clear_explicit(&choice->comparing, memory_order_release);
         return;
     }

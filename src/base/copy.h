@@ -16,9 +16,10 @@
 
 /* Into memory that others read, out of memory that others have written. */
 enum ivc_copy_side {
-    IVC_COPY_IN,
-    IVC_COPY_OUT,
+    IVC_COPY_OUT,               /* the default */
     IVC_COPY_OUT_FAR,           /* ... by a processor far away */
+    IVC_COPY_OUT_STACK,         /* ... nearby, which uses the few chunks again that were read last (channel/pool.h) */
+    IVC_COPY_IN,
     IVC_COPY_SIDES,
     IVC_COPY_PAST = IVC_COPY_SIDES,     /* in, past our cache; what is stored afterwards comes after it */
     IVC_COPY_IN_PLAIN,                  /* in, by plain moves; for a reader who waits for each packet of a stream */

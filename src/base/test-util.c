@@ -171,8 +171,10 @@ static void test_copy(void)
     for (size_t n = 0; n <= MOST; n += n < 300 ? 1 : n < 5000 ? 13 : 997) {
         for (unsigned round = 0; round < 20; round++) {
             size_t in = (n + round) % 33, out = 1 + (n + round) % 31;
-            enum ivc_copy_side side = round % 6 == 0 ? IVC_COPY_PAST : round % 6 == 5 ? IVC_COPY_IN_PLAIN
-                : round % 6 < 3 ? IVC_COPY_OUT : IVC_COPY_IN;
+            static const enum ivc_copy_side sides[] = {
+                IVC_COPY_PAST, IVC_COPY_OUT, IVC_COPY_OUT_STACK, IVC_COPY_IN, IVC_COPY_OUT_FAR, IVC_COPY_IN_PLAIN,
+            };
+            enum ivc_copy_side side = sides[round % 6];
 
             memset(to + out - 1, GUARD, n + 2);
             if (round % 2)

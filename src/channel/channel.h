@@ -116,7 +116,8 @@ struct ivc_rx {
     uint64_t size;
     struct ivc_rx_share shares[IVC_SHARES_MAX];
     uint64_t shares_size, body_bytes;       /* of all; read since some were given back */
-    uint64_t give_back_max;     /* bytes: that many at a time at most, to a sender nearby; 0: no limit */
+    uint64_t give_back_max;     /* bytes: that many at a time at most, to a sender nearby, whose pool is a stack; 0: no
+                                   limit, it is not */
 };
 
 /* Whole lines are copied. */
@@ -441,9 +442,9 @@ static inline void ivc_rx_publish(struct ivc_rx *rx)
     ivc_store_release(rx->own_head, rx->head);
 }
 
-/* Whether the sender's processor is far away.  Before the body of a packet by a chunk is read, whose reading is noted
- * below: now and then a line in its middle tells that, which nothing else has asked for yet. */
-bool ivc_rx_is_far(struct ivc_rx *rx, const struct ivc_packet *packet);
+/* What ivc_copy() should be told of the body of a packet by a chunk, whose reading is noted below.  Before it is read:
+ * now and then a line in its middle, which nothing else has asked for yet, tells whether the sender is far away. */
+enum ivc_copy_side ivc_rx_copy_side(struct ivc_rx *rx, const struct ivc_packet *packet);
 /* The body of a packet, of IVC_FILL_LEAST bytes at least, was read in so many cycles. */
 void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len);
 

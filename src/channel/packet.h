@@ -16,13 +16,7 @@ struct ivc_packet {
     uint32_t body_len;
     const void *head;
     const void *body;
-    bool is_from_far;           /* the body was written by a processor far away, as far as is known */
+    enum ivc_copy_side side;    /* what ivc_copy() should be told when it copies the body */
 };
-
-/* What ivc_copy() should be told when it copies the body. */
-static inline enum ivc_copy_side ivc_packet_side(const struct ivc_packet *packet)
-{
-    return packet->is_from_far ? IVC_COPY_OUT_FAR : IVC_COPY_OUT;
-}
 
 #endif

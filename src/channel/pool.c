@@ -264,6 +264,7 @@ int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint3
     chunk = pool->n_queued > 0 ? dequeue(pool) : take_aside(pool);
     pool->chunks[chunk].place = place_for(pool, len, 0);
     pool->chunks[chunk].is_double = n > 1;
+    pool->chunks[chunk].is_long = len >= IVC_POOL_STACK_LEAST;
     count_one(pool);
     if (n > 1) {
         (void)dequeue(pool);
@@ -294,7 +295,9 @@ void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
 
 void ivc_pool_put_read(struct ivc_pool *pool, uint32_t chunk, bool is_far)
 {
-    put(pool, chunk, pool->is_stack && !is_far && pool->n_free > pool->n_chunks / 2);
+    bool first = pool->is_stack && pool->chunks[chunk].is_long && !is_far && pool->n_free > pool->n_chunks / 2;
+
+    put(pool, chunk, first);
 }
 
 /* A wait begins: as many chunks as were filled since the last one.  When that were fewer than before, only half of the

@@ -5,8 +5,8 @@
  * the number of peers.  It starts empty and grows, share by share, to as many chunks as are to go round as they are
  * used, and beyond, up to a limit, while all are under way.  Free chunks are used in the order in which they
  * became free: large messages then cycle through the whole pool, and a chunk that comes round again has
- * left the cache that it was read from, or at least is not being written back from it (see docs/performance.md). (Or in
- * the opposite order: is_stack.)
+ * left the cache that it was read from, or at least is not being written back from it (see docs/performance.md). (Or
+ * chunks of long packets in the opposite order: is_stack.)
  *
  * Double chunks.  Chunks of a share are twins, the first and the second, the third and the fourth, and so on: together
  * they carry a packet of up to two chunks.  So a free one waits for its twin, aside, and both become free together,
@@ -29,6 +29,7 @@ enum {
                                    takes; with larger ones it is the same */
     IVC_POOL_ROUND = 16,        /* chunks that go round at least if the region is roomy: more than a first-level cache
                                    holds */
+    IVC_POOL_STACK_LEAST = 24 << 10,    /* bytes of a packet, if the pool is a stack: shorter ones are quicker otherwise */
     IVC_POOL_SPARE = 4,         /* chunks to be left by who may keep one until something else has gone through the
                                    pool: so there is always one that goes round */
 };
@@ -54,6 +55,7 @@ struct ivc_pool_chunk {
     uint32_t share;             /* its index */
     uint32_t place;             /* bytes in front of what was put into it last */
     bool is_double;             /* it was got together with its twin, which is the next one */
+    bool is_long;               /* it was got for IVC_POOL_STACK_LEAST bytes at least */
     bool is_aside;              /* free, and its twin is not */
 };
 
@@ -65,7 +67,8 @@ struct ivc_pool {
     uint32_t round;             /* chunks that go round at least if the region is roomy: IVC_POOL_ROUND, or all */
     bool is_wide;               /* what takes half of a chunk at most lies in another place of it in each turn: so, where
                                    all go round, memory comes round when it is about to leave both second-level caches */
-    bool is_stack;              /* while most chunks are free, what was read nearby last is used first: residence.c */
+    bool is_stack;              /* while most chunks are free, what was long and read nearby last is used first: see
+                                   residence.c */
     uint32_t long_max;          /* of them, under way to one peer, of packets of IVC_FILL_LEAST bytes and more */
     uint32_t n_chunks;          /* made so far */
     uint32_t n_shares;          /* share i + 1 of every ring */

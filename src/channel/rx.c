@@ -69,7 +69,7 @@ int ivc_rx_open(struct ivc_region *region, uint32_t slot, uint32_t packet_max, s
     return 0;
 }
 
-bool ivc_rx_is_far(struct ivc_rx *rx, const struct ivc_packet *packet)
+enum ivc_copy_side ivc_rx_copy_side(struct ivc_rx *rx, const struct ivc_packet *packet)
 {
     enum { LOOK_EVERY = 8 };    /* 15 ns each */
 
@@ -80,7 +80,9 @@ bool ivc_rx_is_far(struct ivc_rx *rx, const struct ivc_packet *packet)
         ivc_loads_are_over();
         ivc_far_note(&rx->far, ivc_cycles() - start);
     }
-    return ivc_far_is(rx->far);
+    if (ivc_far_is(rx->far))
+        return IVC_COPY_OUT_FAR;
+    return rx->give_back_max > 0 ? IVC_COPY_OUT_STACK : IVC_COPY_OUT;
 }
 
 void ivc_rx_note_reading(struct ivc_rx *rx, uint64_t cycles, uint32_t len)

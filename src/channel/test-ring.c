@@ -746,10 +746,11 @@ static void test_pool_wide(void)
     close_pair(&pair);
 }
 
-/* While most chunks are free, the pair that came back last is used first; else the one that came back first. */
+/* While most chunks are free, the pair that came back last is used first, of long packets read nearby; else the one that
+ * came back first. */
 static void test_pool_stack(void)
 {
-    enum { CHUNK = 8192, CHUNKS = 16, MANY = 10 };
+    enum { CHUNK = IVC_POOL_STACK_LEAST, CHUNKS = 16, MANY = 10 };
     uint32_t chunks[CHUNKS], before[CHUNKS], chunk;
     struct pair pair;
 
@@ -768,11 +769,15 @@ static void test_pool_stack(void)
         ivc_pool_put_read(&pair.pool, chunks[0], false);
         ivc_pool_put_read(&pair.pool, chunks[1], false);
     }
-    for (unsigned i = 0; i < 2; i++)        /* far away: others come first */
-        CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[i]), 0);
-    ivc_pool_put_read(&pair.pool, chunks[0], true);
-    ivc_pool_put_read(&pair.pool, chunks[1], true);
-    CHECK(pair.pool.queue[pair.pool.queue_first] != chunks[0]);
+    for (unsigned round = 0; round < 4; round++) {  /* far away, or for fewer bytes: others come first */
+        bool is_far = round % 2 == 0, is_short = round >= 2;
+
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_EQ(ivc_pool_get_leaving(&pair.pool, 0, CHUNK - is_short, &chunks[i]), 0);
+        ivc_pool_put_read(&pair.pool, chunks[0], is_far);
+        ivc_pool_put_read(&pair.pool, chunks[1], is_far);
+        CHECK_EQ(pair.pool.queue[pair.pool.queue_first] != chunks[0], is_far || is_short);
+    }
     for (uint32_t i = 0; i < MANY; i++)     /* most are under way */
         CHECK_EQ(ivc_pool_get(&pair.pool, &before[i]), 0);
     ivc_pool_put_read(&pair.pool, before[0], false);
@@ -818,6 +823,24 @@ static void test_give_back_max(void)
         CHECK(pair.rx.shares_size >= CHUNKS * CHUNK);
         CHECK_EQ(times, rows[row].times);
         close_pair(&pair);
+    }
+}
+
+/* How a long packet is to be copied, by where its sender is and what its pool does. */
+static void test_rx_copy_side(void)
+{
+    static const struct { uint32_t far; uint64_t give_back_max; enum ivc_copy_side side; } rows[] = {
+        { 0, 0, IVC_COPY_OUT }, { 0, 1, IVC_COPY_OUT_STACK },
+        { IVC_FAR_LOOKS, 0, IVC_COPY_OUT_FAR }, { IVC_FAR_LOOKS, 1, IVC_COPY_OUT_FAR },
+    };
+    static const char body[IVC_FILL_LEAST];
+    struct ivc_packet packet = { .body = body, .body_len = sizeof body };
+
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct ivc_rx rx = { .far = rows[i].far, .give_back_max = rows[i].give_back_max, .reading.n = 1 };
+
+        CHECK_EQ(packet.side, IVC_COPY_OUT);    /* of those of which nobody says it */
+        CHECK_THAT(ivc_rx_copy_side(&rx, &packet) == rows[i].side, "row %u", i);
     }
 }
 
@@ -1311,6 +1334,7 @@ static const struct check_case cases[] = {
     { "a wide pool", test_pool_wide, 0 },
     { "chunks that came back last first", test_pool_stack, 0 },
     { "so many bytes given back at a time", test_give_back_max, 0 },
+    { "how a long packet is copied", test_rx_copy_side, 0 },
     { "for whom chunks are fetched ahead", test_fetches_ahead, 0 },
     { "chunks that are fetched ahead", test_pool_ahead, 0 },
     { "a pool without memory", test_pool_without_memory, 0 },

@@ -145,7 +145,6 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
     endpoint->threads = options->threads;
     endpoint->crowded = options->crowded;
     endpoint->tight = options->tight;
-    endpoint->foreign_copies = options->foreign_copies;
     endpoint->magic_id = options->magic_id;
     endpoint->client_id = options->client_id;
     endpoint->on_packet = options->on_packet;

@@ -72,8 +72,6 @@ struct ivc_endpoint_options {
     bool crowded;
     /* Who sends does little else between two packets of a stream; an MPI does much. */
     bool tight;
-    /* Whoever takes packets copies their bodies by means that are not ours, and that cannot be chosen: `memcpy()`. */
-    bool foreign_copies;
     /* Also open a network, so that peers of other regions and hosts are reached.  Then a process
      * without any region is no error; `region` or IVC_REGION "none" asks for none. */
     bool network;

@@ -247,7 +247,7 @@ bool ivc_message_land(struct ivc_mailbox *mailbox, const struct ivc_message *mes
 
     scatter(message, landing, IVC_COPY_OUT, (const char *)packet->head + of_head, packet->head_len - of_head);
     if (packet->body_len > of_body)
-        scatter(message, landing, ivc_packet_side(packet), (const char *)packet->body + of_body,
+        scatter(message, landing, packet->side, (const char *)packet->body + of_body,
                 packet->body_len - of_body);
     landing->left -= IVC_MIN(landing->left, ivc_packet_len(packet) - skip);
     if (ivc_endpoint_body_is_whole(mailbox->endpoint))

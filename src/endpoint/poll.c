@@ -119,7 +119,8 @@ static __attribute__((noinline)) bool deliver_shared(struct ivc_endpoint *endpoi
     uint64_t start;
     enum ivc_body body;
 
-    packet->is_from_far = timed && ivc_rx_is_far(&peer->rx, packet);
+    if (timed)
+        packet->side = ivc_rx_copy_side(&peer->rx, packet);
     start = timed ? ivc_cycles() : 0;
     endpoint->body = IVC_BODY_SHARED;
     endpoint->on_packet(endpoint->arg, peer, packet);

@@ -36,18 +36,13 @@ static uint64_t pool_limit(long level2, bool crowded, uint64_t region_size)
     return IVC_MIN(limit, region_size / 8);
 }
 
-/* Lines that are read by the string instruction right behind who writes them take several times as long when they are
- * written again; he stays so slow that the reader stays behind him.  In a few chunks that come round again at once that
- * does not happen, and so he gets ahead.  (Not on AMD's family 25, where memcpy() is told not to use it.) */
-static bool lines_get_dear(const struct ivc_endpoint *endpoint)
-{
-    return endpoint->foreign_copies && !ivc_processor_is_amd_25();
-}
-
-/* Where that cache is small, the pool is wide, and on AMD's family 25 all of it goes round.  Except for ranks that share
- * processors: theirs would be more than the third level holds, and who reads a chunk often comes after the one who
- * filled it on the same processor.  And except where each peer has a pool of its own, of pages that the hypervisor
- * counts.
+/* Where that cache is small, the pool is wide.  Except for ranks that share processors: theirs would be more than the
+ * third level holds, and who reads a chunk often comes after the one who filled it on the same processor.  And except
+ * where each peer has a pool of its own, of pages that the hypervisor counts.
+ * What is wide is a stack.  Long packets are read fastest by the string instruction; but lines that it has read right
+ * behind who writes them take several times as long when they are written again, and he stays so slow that the reader
+ * stays behind him.  In a few chunks that come round again at once that does not happen, and so he gets ahead.  (Not so
+ * on AMD's family 25, where the instruction is not used, and all of the pool goes round.)
  * Where it is large, a fifth of it holds the long packets that are under way to one peer: then what a sender copies
  * stays in it, too, and a sender who waits asks for the next chunk's lines meanwhile. */
 static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_residence *residence, uint32_t slot,
@@ -64,18 +59,18 @@ static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_resid
         ret_pool->long_max = IVC_MAX((uint32_t)level2 / PART / endpoint->packet_max, LEAST);
     else
         ret_pool->is_wide = !endpoint->crowded && slot == IVC_SLOT_ANY;
-    if (ret_pool->is_wide && ivc_processor_is_amd_25())
+    ret_pool->is_stack = ret_pool->is_wide && !ivc_processor_is_amd_25();
+    if (ret_pool->is_wide && !ret_pool->is_stack)
         ret_pool->round = ret_pool->chunks_max;
-    ret_pool->is_stack = ret_pool->is_wide && lines_get_dear(endpoint);
     return 0;
 }
 
-/* For a sender whose pool is a stack: a part of it that is small beside a second-level cache. */
+/* For a sender whose pool is a stack, as ours: a part of it that is small beside a second-level cache. */
 uint64_t ivc_residence_give_back_max(const struct ivc_endpoint *endpoint)
 {
     enum { A_FEW_CHUNKS = 256 << 10 };
 
-    return lines_get_dear(endpoint) ? A_FEW_CHUNKS : 0;
+    return endpoint->home.pool.is_stack ? A_FEW_CHUNKS : 0;
 }
 
 /* Where that cache is small a receiver reads from the third level in any case, and more at a time is no slower. (Where
