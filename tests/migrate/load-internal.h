@@ -50,6 +50,7 @@ struct load {
     void (*inside)(void *arg);  /* see load_inside() */
     void *inside_arg;
     bool bereaved;              /* the fault is another's end */
+    const char *why_gone;       /* the last peer that ended */
     struct load_peer peers[BOARD_RANKS_MAX];
     struct later {
         struct ivc_arrival *offer;

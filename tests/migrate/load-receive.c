@@ -77,12 +77,13 @@ void load_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
     struct load_peer *gone = peer_of(load, peer);
 
     load->bereaved = !ivc_load_acquire(&load->board->end) && !load->board->ends_allowed;
+    load->why_gone = reason ? reason : "it left";
     ivc_mailbox_gone(load->mailbox, peer);
     if (load->bereaved)
-        load_fault(load, "rank %u is gone: %s", gone->rank, reason ? reason : "it left");
+        load_fault(load, "rank %u is gone: %s", gone->rank, load->why_gone);
     (void)ivc_endpoint_send(load->endpoint, peer, TAG_EMPTY, NULL, 0);  /* for its text */
     snprintf(gone->pair->gone_reason, sizeof gone->pair->gone_reason, "%s; %s",
-             reason ? reason : "it left", ivc_error_text());
+             load->why_gone, ivc_error_text());
     ivc_store_release(&gone->pair->gone_at_ns, ivc_now_ns());   /* the reason is visible before */
 }
 

@@ -55,8 +55,8 @@ static void on_sent(void *arg, int status)
 
     if (status != 0 && !to->load->board->ends_allowed) {
         to->load->bereaved |= status == IVC_E_GONE;     /* heard before on_gone is called */
-        load_fault(to->load, "a message to rank %u ended with %d (%s)", to->rank, status,
-                   ivc_error_name(status));
+        load_fault(to->load, "a message to rank %u ended with %d (%s): %s", to->rank, status,
+                   ivc_error_name(status), to->load->why_gone ? to->load->why_gone : "nobody says why");
     }
     to->sent_messages++;
     ivc_store_relaxed(&to->pair->sent_messages, to->sent_messages);
