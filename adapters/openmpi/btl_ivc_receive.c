@@ -18,7 +18,7 @@ static void flatten(struct ivc_btl_module *m, const struct ivc_packet *packet)
     size_t total = (size_t) packet->head_len + packet->body_len;
 
     memcpy(m->flat, packet->head, packet->head_len);
-    ivc_copy(IVC_COPY_OUT, m->flat + packet->head_len, packet->body, packet->body_len);
+    ivc_copy(packet->side, m->flat + packet->head_len, packet->body, packet->body_len);
     m->received_segments[0].seg_addr.pval = m->flat;
     m->received_segments[0].seg_len = total;
     m->received.des_segment_count = 1;

@@ -14,9 +14,10 @@
 #include <string.h>
 #include <sys/uio.h>
 
-/* Into memory that others read, out of memory that others have written. */
+/* Out of memory that others have written, into memory that others read.  0 is OUT: so is the side of a packet of which
+ * nobody says more. */
 enum ivc_copy_side {
-    IVC_COPY_OUT,               /* the default */
+    IVC_COPY_OUT,
     IVC_COPY_OUT_FAR,           /* ... by a processor far away */
     IVC_COPY_OUT_STACK,         /* ... nearby, which uses the few chunks again that were read last (channel/pool.h) */
     IVC_COPY_IN,

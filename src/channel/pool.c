@@ -263,8 +263,7 @@ int ivc_pool_get_leaving(struct ivc_pool *pool, uint32_t left, size_t len, uint3
     }
     chunk = pool->n_queued > 0 ? dequeue(pool) : take_aside(pool);
     pool->chunks[chunk].place = place_for(pool, len, 0);
-    pool->chunks[chunk].is_double = n > 1;
-    pool->chunks[chunk].is_long = len >= IVC_POOL_STACK_LEAST;
+    pool->chunks[chunk].len = (uint32_t)len;
     count_one(pool);
     if (n > 1) {
         (void)dequeue(pool);
@@ -281,7 +280,7 @@ int ivc_pool_get(struct ivc_pool *pool, uint32_t *ret_chunk)
 
 static void put(struct ivc_pool *pool, uint32_t chunk, bool first)
 {
-    uint32_t n = pool->chunks[chunk].is_double ? 2 : 1;
+    uint32_t n = ivc_pool_chunks_for(pool, pool->chunks[chunk].len);
 
     pool->n_free += n;
     for (uint32_t i = 0; i < n; i++)
@@ -295,9 +294,9 @@ void ivc_pool_put(struct ivc_pool *pool, uint32_t chunk)
 
 void ivc_pool_put_read(struct ivc_pool *pool, uint32_t chunk, bool is_far)
 {
-    bool first = pool->is_stack && pool->chunks[chunk].is_long && !is_far && pool->n_free > pool->n_chunks / 2;
+    bool is_long = pool->chunks[chunk].len >= IVC_POOL_STACK_LEAST;
 
-    put(pool, chunk, first);
+    put(pool, chunk, pool->is_stack && is_long && !is_far && pool->n_free > pool->n_chunks / 2);
 }
 
 /* A wait begins: as many chunks as were filled since the last one.  When that were fewer than before, only half of the

@@ -54,8 +54,8 @@ struct ivc_pool_ahead {
 struct ivc_pool_chunk {
     uint32_t share;             /* its index */
     uint32_t place;             /* bytes in front of what was put into it last */
-    bool is_double;             /* it was got together with its twin, which is the next one */
-    bool is_long;               /* it was got for IVC_POOL_STACK_LEAST bytes at least */
+    uint32_t len;               /* bytes that it was got for last: more than a chunk's together with its twin, the next
+                                   one */
     bool is_aside;              /* free, and its twin is not */
 };
 
@@ -140,18 +140,18 @@ static inline bool ivc_pool_is_ready(const struct ivc_pool *pool, size_t len)
  * caller frees the list, which is NULL when there are none.  -ENOMEM. */
 int ivc_pool_held(const struct ivc_pool *pool, struct iovec **ret_chunks, unsigned *ret_n);
 
+/* Of how many chunks a packet of so many bytes is. */
+static inline uint32_t ivc_pool_chunks_for(const struct ivc_pool *pool, size_t len)
+{
+    return len > pool->chunk_size ? 2 : 1;
+}
+
 /* Of a chunk that was got: where as many bytes as it was got for are to be put; ivc_pool_room(), how many fit there. */
 void *ivc_pool_memory(const struct ivc_pool *pool, uint32_t chunk, uint32_t *ret_share,
                       uint64_t *ret_offset);
 static inline uint32_t ivc_pool_room(const struct ivc_pool *pool, uint32_t chunk)
 {
-    return (pool->chunks[chunk].is_double ? 2 : 1) * pool->chunk_size - pool->chunks[chunk].place;
-}
-
-/* Of how many chunks a packet of so many bytes is. */
-static inline uint32_t ivc_pool_chunks_for(const struct ivc_pool *pool, size_t len)
-{
-    return len > pool->chunk_size ? 2 : 1;
+    return ivc_pool_chunks_for(pool, pool->chunks[chunk].len) * pool->chunk_size - pool->chunks[chunk].place;
 }
 
 #endif

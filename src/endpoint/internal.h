@@ -115,7 +115,7 @@ struct ivc_endpoint {
     uint32_t quiet;                 /* turns to come in which nothing is due but a look (poll.c); with threads never */
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
-    bool crowded, tight;    /* endpoint.h */
+    bool crowded, tight;            /* endpoint.h */
     struct ivc_rest rest;
     struct ivc_moderation moderation;
     struct ivc_peer *cooled[IVC_HOT_MAX];   /* those that were hot before the last sleep */

@@ -116,12 +116,13 @@ static __attribute__((noinline)) bool deliver_shared(struct ivc_endpoint *endpoi
                                                      struct ivc_packet *packet)
 {
     bool timed = packet->body_len >= IVC_FILL_LEAST && !endpoint->untimed;  /* 15 ns each: not for short ones */
-    uint64_t start;
+    uint64_t start = 0;
     enum ivc_body body;
 
-    if (timed)
+    if (timed) {
         packet->side = ivc_rx_copy_side(&peer->rx, packet);
-    start = timed ? ivc_cycles() : 0;
+        start = ivc_cycles();
+    }
     endpoint->body = IVC_BODY_SHARED;
     endpoint->on_packet(endpoint->arg, peer, packet);
     if (timed)

@@ -43,7 +43,7 @@ static uint64_t pool_limit(long level2, bool crowded, uint64_t region_size)
  * behind who writes them take several times as long when they are written again, and he stays so slow that the reader
  * stays behind him.  In a few chunks that come round again at once that does not happen, and so he gets ahead.  (Not so
  * on AMD's family 25, where the instruction is not used, and all of the pool goes round.)
- * Where it is large, a fifth of it holds the long packets that are under way to one peer: then what a sender copies
+ * Where that cache is large, a fifth of it holds the long packets that are under way to one peer: then what a sender copies
  * stays in it, too, and a sender who waits asks for the next chunk's lines meanwhile. */
 static int init_pool(const struct ivc_endpoint *endpoint, const struct ivc_residence *residence, uint32_t slot,
                      struct ivc_pool *ret_pool)
