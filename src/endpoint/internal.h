@@ -63,6 +63,7 @@ struct ivc_peer {
     struct ivc_route *route;        /* NULL: not made yet */
     uint32_t remote_sent, remote_received;  /* packets, greeting included */
     bool greeted;                   /* we have sent the greeting */
+    bool asked;                     /* ... once more, on another route: whether all came that went by the first */
 };
 
 enum {

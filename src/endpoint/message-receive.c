@@ -246,9 +246,9 @@ static int pull(struct ivc_arrival *arrival)
 
     if (r == 0)
         wait_for(arrival, ARRIVAL_PULLING);
-    else if (r < 0)
-        owe(arrival, ARRIVAL_TO_ASK);
-    return IVC_MAX(r, 0);
+    else if (r != IVC_E_FULL)
+        owe(arrival, ARRIVAL_TO_ASK);       /* as in on_pulled() */
+    return r == IVC_E_FULL ? r : 0;
 }
 
 static int ask(struct ivc_arrival *arrival)

@@ -124,7 +124,7 @@ int ivc_peer_attach_ordered(struct ivc_endpoint *endpoint, struct ivc_peer *peer
         return ivc_error_set(IVC_E_GONE, "peer %u has left the region", member->client_id);
     }
     become(&peer->member, member);
-    peer->emptied = false;
+    peer->emptied = peer->asked = false;
     memcpy(&peer->network, member->network, sizeof peer->network);
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CONNECTED, "it is a member of our region");
     ivc_region_watch(region, member->slot, member->generation);

@@ -340,6 +340,21 @@ static bool sends_too_much(const struct ivc_endpoint *endpoint, const void *gree
     return packet_max > ivc_endpoint_double_max(endpoint);
 }
 
+/* Of who has greeted us. The route to it may have been given up, while memory led there; it goes on sending by its own. */
+static bool listen_to(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int r;
+
+    if (peer->route || peer->remote_received == 0)
+        return peer->route != NULL;
+    ivc_endpoint_lock(endpoint);
+    r = ivc_remote_open_route(endpoint, peer);
+    if (r == 0)
+        ivc_route_watch(peer->route);
+    ivc_endpoint_unlock(endpoint);
+    return r == 0;
+}
+
 static void on_packet(void *arg, const void *data, size_t len)
 {
     struct ivc_endpoint *endpoint = arg;
@@ -353,7 +368,7 @@ static void on_packet(void *arg, const void *data, size_t len)
     len -= sizeof wire;
     peer = wire.kind == WIRE_GREETING ? take_greeting(endpoint, &wire, content, len)
            : ivc_peer_find(endpoint, wire.from);
-    if (!peer || !peer->route || ivc_peer_state(peer) == IVC_PEER_GONE)
+    if (!peer || ivc_peer_state(peer) == IVC_PEER_GONE || !listen_to(endpoint, peer))
         return;     /* of a job that is not ours, or of one that was given up */
     ivc_route_heard(peer->route);
     if (wire.kind == WIRE_BROKEN) {
@@ -381,19 +396,42 @@ static void on_packet(void *arg, const void *data, size_t len)
         ivc_poll_welcome_ring(endpoint, peer);
 }
 
+/* What we sent by network has all come: it reads our ring, which it opens only then. */
+static bool has_all(struct ivc_peer *peer)
+{
+    if (peer->remote_sent == 0)
+        return true;
+    return peer->tx.slots && ivc_tx_refresh(&peer->tx) == 0 && peer->tx.head > 0;
+}
+
+/* Memory leads there, and nothing is awaited from the network: the region says whether it lives. What we sent last may
+ * have gone with the route; then a greeting on another one, which has the next number, lets the peer find out. */
+static bool does_without(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    bool sure, does;
+
+    if (!ivc_peer_is_attached(peer) || !peer->rx_open || peer->losses.last.pending)
+        return false;
+    ivc_endpoint_lock(endpoint);
+    sure = has_all(peer);
+    does = sure || !peer->asked;
+    if (does)
+        peer->route = NULL;
+    peer->asked = !sure;
+    peer->greeted &= sure;
+    ivc_endpoint_unlock(endpoint);
+    if (does && !sure)
+        ivc_endpoint_leave_to_progress(endpoint);
+    return does;
+}
+
 static void on_down(void *arg, struct ivc_route *route, const char *reason)
 {
     struct ivc_endpoint *endpoint = arg;
     struct ivc_peer *peer = ivc_route_arg(route);
 
-    /* Memory leads there, and nothing is awaited from the network: the region says whether it lives. */
-    if (ivc_peer_is_attached(peer) && peer->rx_open && !peer->losses.last.pending) {
-        ivc_endpoint_lock(endpoint);
-        peer->route = NULL;
-        ivc_endpoint_unlock(endpoint);
-        return;
-    }
-    ivc_peer_end(endpoint, peer, reason);
+    if (!does_without(endpoint, peer))
+        ivc_peer_end(endpoint, peer, reason);
 }
 
 /*

@@ -248,6 +248,13 @@ static void end_over(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         ivc_peer_end(endpoint, peer, peer->over_reason);
 }
 
+/* Something is to be sent there, or its end to be noticed there. */
+static bool needs_network(const struct ivc_peer *peer)
+{
+    return peer->unsent.packets > 0 || (peer->asked && !peer->greeted)
+           || (ivc_peer_state(peer) == IVC_PEER_CLOSED && !(peer->greeted && peer->route));
+}
+
 /* Who is on the network now is watched there, and gets what is left over. */
 static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
@@ -268,9 +275,7 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     }
     if (peer->parted)
         tell_parted(endpoint, peer);
-    if (!endpoint->network
-        || (peer->unsent.packets == 0
-            && (ivc_peer_state(peer) != IVC_PEER_CLOSED || peer->greeted)))
+    if (!endpoint->network || !needs_network(peer))
         return 0;
     ivc_endpoint_lock(endpoint);
     r = ivc_remote_open_route(endpoint, peer);

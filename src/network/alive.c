@@ -252,7 +252,9 @@ static void look_at_route(struct ivc_network *network, struct ivc_route *route, 
     plan_questions(route, stuck, now);
     refused = atomic_load_explicit(&route->refused_since, memory_order_relaxed);
     /* Asking again is also how a refusal is found to be over, when nobody sends any more. */
-    if ((quiet || (refused && stuck)) && ivc_send_nothing(network, route, 0) == IVC_E_GONE)
+    if (quiet || (refused && stuck))
+        (void)ivc_send_nothing(network, route, 0);
+    if (ivc_route_state(route) != IVC_ROUTE_UP)
         return;
     if (network->ip && !route->probing && now >= route->probe_at)
         start_probe(network, route, !stuck, now);

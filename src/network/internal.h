@@ -199,6 +199,12 @@ static inline enum ivc_route_state ivc_route_state(struct ivc_route *route)
     return atomic_load_explicit(&route->state, memory_order_relaxed);
 }
 
+/* For a route that is not up: nothing more goes that way, but only on_down tells whether there is another. */
+static inline int ivc_route_refusal(struct ivc_route *route)
+{
+    return ivc_route_state(route) == IVC_ROUTE_DOWN ? IVC_E_GONE : IVC_E_FULL;
+}
+
 /* buffer.c */
 void ivc_buffers_init(struct ivc_network *network);
 int ivc_buffers_get(struct ivc_network *network, struct ivc_buffers *buffers,

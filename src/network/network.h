@@ -87,7 +87,7 @@ void ivc_route_heard(struct ivc_route *route);
 void ivc_route_free(struct ivc_network *network, struct ivc_route *route);
 
 /* Sends up to packet_max bytes gathered from `iov`; they are copied (or gone) when it returns.
- * IVC_E_FULL: no room, call progress; IVC_E_GONE: the route is down. */
+ * IVC_E_FULL: no room, or the route is about to go down: call progress; IVC_E_GONE: it is down. */
 int ivc_network_send(struct ivc_network *network, struct ivc_route *route, const struct iovec *iov,
                      unsigned n_iov);
 

@@ -67,7 +67,7 @@ static int send_inject(struct ivc_network *network, struct ivc_route *route,
     ivc_network_lock(network);
     if (__builtin_expect(ivc_route_state(route) != IVC_ROUTE_UP, 0)) {
         ivc_network_unlock(network);
-        return IVC_E_GONE;
+        return ivc_route_refusal(route);
     }
     if (__builtin_expect(route->marks == IVC_NETWORK_MARKS_MAX, 0)) {
         ivc_network_unlock(network);
@@ -99,7 +99,7 @@ static int send_inject(struct ivc_network *network, struct ivc_route *route,
 static inline int reserve(struct ivc_route *route)
 {
     if (__builtin_expect(ivc_route_state(route) != IVC_ROUTE_UP, 0))
-        return IVC_E_GONE;
+        return ivc_route_refusal(route);
     if (route->sends >= IVC_NETWORK_ROUTE_MAX)
         return IVC_E_FULL;
     route->sends++;
