@@ -424,6 +424,14 @@ def test_nobody_knows_whose_processes(running: World) -> None:
     assert running.orders() == []
 
 
+def test_a_mistyped_guest_keeps_its_device(running: World) -> None:
+    for words in (["migrate", "g1", "--to", "b"], ["detach", "g1"]):
+        done = running.run(*words, "--guest", "typo")
+        fails(done, "nobody of 'typo' is in the region; there are g1 (1 process, ")
+    assert running.orders() == []
+    is_as_before(running)
+
+
 def test_others_of_the_host_are_no_strangers(running: World) -> None:
     """Processes of g2 alone, and g2 is a machine of that host: nobody of g1 is there."""
     running.boot("a", vm="g2", region=False)

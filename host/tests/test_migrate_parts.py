@@ -104,6 +104,12 @@ def group(host: str, identity: str = "1") -> Group:
         ([group("g2")], None, ([guests.identity_of(UUID)], 0)),
         ([group("g11"), group("x")], "none", ([], 0)),
         ([group("x")], "x", (["x"], 2)),
+        ([group("x", "AB".lower())], f"{'AB':0>16}", ([f"{'AB':0>16}"], 2)),
+        ([group("x", guests.identity_of(UUID))], UUID.upper(), ([UUID.upper()], 2)),
+        ([group("x", guests.identity_of("vm-1"))], "vm-1", (["vm-1"], 2)),
+        # A guest without a job: nobody is there, or only who is known to be of another machine.
+        ([], "g1", (["g1"], 0)),
+        ([group("g2")], "g1", (["g1"], 0)),
     ],
 )
 def test_who_is_ordered_away(groups: list[Group], said: str | None, expected: object) -> None:
@@ -114,6 +120,13 @@ def test_who_is_ordered_away(groups: list[Group], said: str | None, expected: ob
 def test_strangers_stop_it(stranger: str) -> None:
     with pytest.raises(MigrateError, match="--guest"):
         guests.choose([group(stranger), group("g2", "2")], ["g1"], None, ["g2"], None)
+
+
+@pytest.mark.parametrize("there", ["g1", "g11", "node17"])
+def test_a_mistyped_guest_stops_it(there: str) -> None:
+    """The machine's own processes, or somebody's that may be."""
+    with pytest.raises(MigrateError, match=f"nobody of 'typo' .* there are {there} .*--guest none"):
+        guests.choose([group(there), group("g2", "2")], ["g1"], None, ["g2"], "typo")
 
 
 GOOD = '[hosts.a]\nqmp = "/run/{vm}.qmp"\n'

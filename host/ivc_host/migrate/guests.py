@@ -49,22 +49,36 @@ def choose(
     """Whom to order away, and how many processes that is at least.
 
     OTHERS are the names of the other machines of that host: processes of theirs are no reason to
-    stop. SAID is the user's word for the guest.
+    stop. SAID is the user's word for the guest, which may be mistyped.
     """
     if said == NOBODY:
         return [], 0
+    theirs = [group for name in others for group in of_machine(groups, [name], None)]
+    strange = [group for group in groups if group not in theirs]
     if said is not None:
-        return [said], sum(g.count for g in groups if said in (g.identity, *g.hosts))
+        count = sum(group.count for group in groups if _is_meant(group, said))
+        # A guest without a job is in no region. Processes of who knows whom may be its own, though.
+        if count == 0 and strange:
+            raise _nobody(f"nobody of {said!r} is in the region", strange)
+        return [said], count
     ours = of_machine(groups, names, uuid)
     if ours:
         return [group.identity for group in ours], sum(group.count for group in ours)
-    theirs = [group for name in others for group in of_machine(groups, [name], None)]
-    strange = [group for group in groups if group not in theirs]
     if strange:
-        raise MigrateError(
-            f"none of the processes in the region is known to be of {names[0]}; there are "
-            + ", ".join(map(str, strange)),
-            hint=f"name its guest with --guest, or say --guest {NOBODY} if it has none of them",
-        )
+        raise _nobody(f"none of the processes in the region is known to be of {names[0]}", strange)
     # Nobody is there: an order all the same, for those who would come meanwhile.
     return [identity_of(uuid or names[0])], 0
+
+
+def _is_meant(group: Group, said: str) -> bool:
+    """As ivc_suspend takes it: an identity, what it was made of, or a host name."""
+    return said in group.hosts or group.identity in (
+        said.lower(), identity_of(said), identity_of(said.lower())
+    )  # fmt: skip
+
+
+def _nobody(what: str, strange: Sequence[Group]) -> MigrateError:
+    return MigrateError(
+        f"{what}; there are {', '.join(map(str, strange))}",
+        hint=f"name its guest with --guest, or say --guest {NOBODY} if it has none of them",
+    )
