@@ -1,7 +1,7 @@
 """`ivc env`: what an MPI has to be told to use ivc, as lines for a shell.
 
 Prints assignments and nothing else, so that `eval "$(ivc env mpich)"` sets them. What the user has
-set already is kept where both fit: a provider path gets ours in front.
+set already is kept where both fit: a provider path gets ours in front, a list ours behind.
 """
 
 from __future__ import annotations
@@ -156,13 +156,22 @@ def _ompi_info(*words: str) -> str:
     return subprocess.run(["ompi_info", *words], capture_output=True, text=True).stdout
 
 
+def _ompi_version() -> str | None:
+    found = re.search(r"Open MPI v(\S+)", _ompi_info("--version"))
+    return found[1] if found else None
+
+
+def _is_4_1(version: str | None) -> bool:
+    return version is not None and version.startswith("4.1.")
+
+
 def _plugin() -> dict[str, str]:
     ours = _folder("mca_btl_ivc.so", "component_dir", paths.plugin())
-    version = re.search(r"Open MPI v(\S+)", _ompi_info("--version"))
-    if not version or not version[1].startswith("4.1."):
+    version = _ompi_version()
+    if not _is_4_1(version):
         raise MissingError(
             f"the plug-in is for Open MPI 4.1, and {shutil.which('ompi_info')} is of"
-            f" {version[1] if version else 'something else'}",
+            f" {version or 'something else'}",
             hint="without --plugin it goes through libfabric",
         )
     answer = _ompi_info(*openmpi_paths.ASK_FOLDER[1:])
@@ -182,6 +191,32 @@ def _mtl() -> dict[str, str]:
     }
 
 
+_LIST = "mca_base_env_list"
+
+
+def _list_of_user() -> str:
+    """The list that 4.1 would use, which may be from its files."""
+    answer = _ompi_info("--param", "mca", "base", "--level", "9", "--parsable")
+    found = re.search(rf"^mca:mca:base:param:{_LIST}:value:(.*)$", answer, re.M)
+    return found[1].strip('"') if found else ""
+
+
+def _carried(names: list[str]) -> dict[str, str]:
+    """The setting by which mpirun takes these variables to other nodes, joined with what the user has in it.
+
+    Open MPI 4.1 ends a job that has both `mca_base_env_list` and `mpirun -x NAME`. Its other list, which
+    is made for `-x` in its files, goes with `-x`, and not with the first one, which a user may have.
+    """
+    before = os.environ.get(f"OMPI_MCA_{_LIST}", "")
+    setting = _LIST
+    if shutil.which("ompi_info") and _is_4_1(_ompi_version()):
+        before = _list_of_user()
+        setting = _LIST if before else f"{_LIST}_internal"
+        before = before or os.environ.get(f"OMPI_MCA_{setting}", "")
+    entries = [entry for entry in before.split(";") if entry]
+    return {f"OMPI_MCA_{setting}": ";".join(dict.fromkeys([*entries, *names]))}
+
+
 @app.command()
 def openmpi(
     region: Region = None,
@@ -198,5 +233,5 @@ def openmpi(
     names = [name for name in settings if not name.startswith("OMPI_")]
     names += [name for name in _OURS if name in os.environ and name not in names]
     if names:
-        settings["OMPI_MCA_mca_base_env_list"] = ";".join(names)
+        settings |= _carried(names)
     _print(settings)

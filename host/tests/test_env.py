@@ -11,7 +11,7 @@ import pytest
 
 
 def run(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("IVC_", "FI_", "I_MPI_"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("IVC_", "FI_", "I_MPI_", "OMPI_"))}
     return subprocess.run(
         [sys.executable, "-m", "ivc_host", "env", *words],
         capture_output=True,
@@ -66,13 +66,48 @@ def test_intel_keeps_its_own_providers(build: Path, tmp_path: Path, folder: str)
     assert seen["I_MPI_ROOT"] == str(tmp_path / "intel")
 
 
-def test_openmpi_names_only_what_is_set(build: Path) -> None:
-    """Open MPI 5 stops at a name in its list that is not set."""
-    done = run("openmpi", "--region", "/dev/shm/x", IVC_BUILD=str(build))
+def ompi(folder: Path, version: str, listed: str = "") -> dict[str, str]:
+    """PATH, with an ompi_info of that version in front which has that list in its files."""
+    fake = folder / "ompi_info"
+    line = f"mca:mca:base:param:mca_base_env_list:value:{listed or '$OMPI_MCA_mca_base_env_list'}"
+    fake.write_text(f'#!/bin/sh\necho "Open MPI v{version}"\necho "{line}"\n')
+    fake.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+LIST = "OMPI_MCA_mca_base_env_list"
+OURS = ["FI_PROVIDER_PATH", "FI_PROVIDER", "IVC_REGION"]
+
+
+@pytest.mark.parametrize("version, setting", [("5.0.11", LIST), ("4.1.4", f"{LIST}_internal")])
+def test_openmpi_names_only_what_is_set(
+    build: Path, tmp_path: Path, version: str, setting: str
+) -> None:
+    """Open MPI 5 stops at a name in its list that is not set; 4.1 at -x beside mca_base_env_list."""
+    path = ompi(tmp_path, version)
+    done = run("openmpi", "--region", "/dev/shm/x", IVC_BUILD=str(build), **path)
     seen = set_by(done.stdout)
-    names = seen["OMPI_MCA_mca_base_env_list"].split(";")
-    assert names == ["FI_PROVIDER_PATH", "FI_PROVIDER", "IVC_REGION"]
-    assert all(name in seen for name in names)
+    assert {name for name in seen if name.startswith(LIST)} == {setting}
+    assert seen[setting].split(";") == OURS and all(name in seen for name in OURS)
+
+
+@pytest.mark.parametrize(
+    "version, listed, own, setting",
+    [
+        ("5.0.11", "", {LIST: "MY;FI_PROVIDER"}, LIST),
+        ("4.1.4", "", {LIST: "MY;FI_PROVIDER"}, LIST),  # it takes only one of its two lists
+        ("4.1.4", "MY;FI_PROVIDER", {}, LIST),
+        ("4.1.4", "", {f"{LIST}_internal": "MY;FI_PROVIDER"}, f"{LIST}_internal"),
+    ],
+)
+def test_openmpi_keeps_the_users_list(
+    build: Path, tmp_path: Path, version: str, listed: str, own: dict[str, str], setting: str
+) -> None:
+    path = ompi(tmp_path, version, listed)
+    done = run("openmpi", "--region", "/dev/shm/x", IVC_BUILD=str(build), **path, **own)
+    seen = set_by(done.stdout)
+    assert {name for name in seen if name.startswith(LIST)} == {setting}
+    assert seen[setting].split(";") == ["MY", "FI_PROVIDER", "FI_PROVIDER_PATH", "IVC_REGION"]
 
 
 def test_heap_is_preloaded_first(tmp_path: Path) -> None:
@@ -80,7 +115,8 @@ def test_heap_is_preloaded_first(tmp_path: Path) -> None:
         (tmp_path / "adapters" / name).parent.mkdir(parents=True)
         (tmp_path / "adapters" / name).touch()
     # The one of before is not there: the loader says so, in our stderr and in that of what we start.
-    done = run("openmpi", "--heap", IVC_BUILD=str(tmp_path), LD_PRELOAD="/no/before.so")
+    path = ompi(tmp_path, "5.0.11")
+    done = run("openmpi", "--heap", IVC_BUILD=str(tmp_path), LD_PRELOAD="/no/before.so", **path)
     seen = set_by(done.stdout)
     assert seen["LD_PRELOAD"] == f"{tmp_path}/adapters/mpi/libivc-heap.so:/no/before.so"
     assert "LD_PRELOAD" in seen["OMPI_MCA_mca_base_env_list"].split(";")
@@ -94,11 +130,7 @@ def test_heap_where_it_cannot_be_preloaded(build: Path) -> None:
 
 
 def test_plugin_is_not_for_other_versions(build: Path, tmp_path: Path) -> None:
-    fake = tmp_path / "ompi_info"
-    fake.write_text("#!/bin/sh\necho 'Open MPI v5.0.11'\n")
-    fake.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    done = run("openmpi", "--plugin", IVC_BUILD=str(build), PATH=path)
+    done = run("openmpi", "--plugin", IVC_BUILD=str(build), **ompi(tmp_path, "5.0.11"))
     assert done.returncode == 1 and done.stdout == ""
     assert "for Open MPI 4.1" in done.stderr and "5.0.11" in done.stderr
 
