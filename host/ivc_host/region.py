@@ -8,6 +8,9 @@ import grp
 import json
 import mmap
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 #: Where `list` looks: every file here that is a region.
 _FOLDERS = ("/dev/shm", "/dev/hugepages")
+
+#: Mode of a file that `create` has begun and not finished.
+_BEGUN = 0o600
 
 
 def _group_id(name: str | None) -> int:
@@ -46,28 +52,39 @@ def _mode(text: str) -> int:
     return mode
 
 
-def _make(path: str, size: int, mode: int, group: int) -> None:
+#: What fails when there is no memory for it.
+_ROOM = "on hugetlbfs reserve huge pages and use a multiple of their size; elsewhere see 'df'"
+
+
+def _make(path: str, size: int, mode: int, group: int, group_name: str | None) -> None:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _BEGUN)
     except FileExistsError:
         raise RegionError(f"{path}: exists already", hint="see 'ivc region show'") from None
     except OSError as fault:
         raise RegionError(f"{path}: {fault.strerror}") from None
     try:
-        os.ftruncate(fd, size)
-        # Now, or a process of some guest dies of SIGBUS when the file system turns out to be full.
-        os.posix_fallocate(fd, 0, size)
-        os.fchown(fd, -1, group)
-        os.fchmod(fd, mode)
-    except OSError as fault:
+        with _step(path, f"make it {size} bytes large", _ROOM):
+            os.ftruncate(fd, size)
+            # Now, or a process of some guest dies of SIGBUS when the file system turns out to be full.
+            os.posix_fallocate(fd, 0, size)
+        with _step(path, f"give it to group {group_name}", "be in that group, or use sudo"):
+            os.fchown(fd, -1, group)
+        with _step(path, f"set its mode to {mode:o}", None):
+            os.fchmod(fd, mode)
+    except BaseException:
         os.unlink(path)
-        raise RegionError(
-            f"{path}: cannot make it {size} bytes large: {fault.strerror}",
-            hint="on hugetlbfs reserve huge pages and use a multiple of their size;"
-            " elsewhere see 'df'",
-        ) from None
+        raise
     finally:
         os.close(fd)
+
+
+@contextmanager
+def _step(path: str, what: str, hint: str | None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as fault:
+        raise RegionError(f"{path}: cannot {what}: {fault.strerror}", hint=hint) from None
 
 
 @app.command()
@@ -78,13 +95,15 @@ def create(
     group: Annotated[str | None, typer.Option(help="Group that may use it.")] = None,
 ) -> None:
     """Make a file that guests can share. It formats itself at first use."""
+    if not path:
+        raise UsageError("a region needs a path", hint="such as /dev/shm/ivc")
     n_bytes = parse_size(size)
     if n_bytes < windows.SIZE_MIN or n_bytes % windows.PAGE:
         raise UsageError(
             f"{size}: a region is a multiple of 4 KiB and at least 1 MiB",
             hint="256 KiB for each process, and more for large messages",
         )
-    _make(path, n_bytes, _mode(mode), _group_id(group))
+    _make(path, n_bytes, _mode(mode), _group_id(group), group)
     print(f"{path}: {n_bytes >> 20} MiB")
     if n_bytes & (n_bytes - 1):
         print("note: ivshmem needs a power of two; this size serves processes of one kernel only")
@@ -93,6 +112,8 @@ def create(
 def _describe(window: Window) -> dict[str, object]:
     fields = dataclasses.asdict(window)
     fields["capacity"] = fields.pop("geometry")["capacity"]
+    for one, member in zip(fields["members"], window.members, strict=True):
+        one["process_exists"] = member.process_exists() if member.same_kernel else None
     return fields
 
 
@@ -110,7 +131,7 @@ def _print(window: Window) -> None:
         here = ", this kernel" if m.same_kernel else ""
         print(
             f"    slot {m.slot}: client {m.client_id} of {m.magic_id}, process {m.pid}"
-            f" on {m.host}{here}, {m.phase}"
+            f" on {m.host}{here}, {'dead' if m.has_died() else m.phase}"
         )
 
 
@@ -141,24 +162,54 @@ def _candidates() -> list[str]:
     return sorted(found)
 
 
-@app.command("list")
-def list_(as_json: Json = False) -> None:
-    """List the regions of this machine: files in /dev/shm and /dev/hugepages."""
-    found = []
+def _is_listed(window: Window) -> bool:
+    """Zeros may be anybody's file: without a header the name has to say what it is."""
+    if window.uuid is not None or window.path in windows.WELL_KNOWN:
+        return True
+    return window.state == "unformatted" and os.path.basename(window.path).startswith("ivc")
+
+
+def _look() -> tuple[list[Window], list[str]]:
+    """The regions, and the files that cannot be looked at."""
+    found, closed = [], []
     for name in _candidates():
         try:
             window = windows.read(name)
+        except windows.NoPermissionError:
+            closed.append(name)
         except RegionError:
             continue  # somebody else's file
-        if window.uuid is not None or name in windows.WELL_KNOWN:
-            found.append(window)
+        else:
+            found += [window] if _is_listed(window) else []
+    return found, closed
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the regions of this machine: files in /dev/shm and /dev/hugepages.
+
+    One that nobody has used yet is zeros, as other files may be: it is listed when its name begins
+    with ivc.
+    """
+    found, closed = _look()
     if as_json:
         print(json.dumps([_describe(w) for w in found], indent=2))
     for window in found if not as_json else []:
-        active = sum(m.phase == "active" for m in window.members)
+        active = sum(m.phase == "active" and not m.has_died() for m in window.members)
         print(f"{window.path}  {window.size / 2**20:g} MiB  {window.state}  {active} members")
-    if not found and not as_json:
+    if not found and not closed and not as_json:
         print("no regions; make one with 'ivc region create /dev/shm/ivc'")
+    _tell_closed(closed)
+
+
+def _tell_closed(closed: list[str]) -> None:
+    known = [name for name in closed if name in windows.WELL_KNOWN]
+    for name in known:
+        print(f"{name}: no permission; be in its group, or use sudo (see ls -l)", file=sys.stderr)
+    others = len(closed) - len(known)
+    if others:
+        files = "1 file" if others == 1 else f"{others} files"
+        print(f"{files} without permission, which may be regions: see with sudo", file=sys.stderr)
 
 
 def _refuse_living(memory: mmap.mmap, window: Window) -> None:
@@ -197,8 +248,26 @@ def remove(
     force: Annotated[bool, typer.Option("--force", help="Even if it is in use.")] = False,
 ) -> None:
     """Remove a region's file. Refuses while members live, and what is not a region."""
+    if not os.path.lexists(path):
+        raise RegionError(f"region {path}: no such file")
     if not os.path.isfile(path) or path.startswith(("/sys/", "/proc/")):
         raise RegionError(f"region {path}: not a file that could be removed")
+    if not _is_begun(path):
+        _refuse_foreign(path, force)
+    try:
+        os.unlink(path)
+    except OSError as fault:
+        raise RegionError(f"{path}: {fault.strerror}") from None
+    print(f"{path}: removed")
+
+
+def _is_begun(path: str) -> bool:
+    """Whether a `create` that was killed left it: empty, and ours alone."""
+    info = os.stat(path)
+    return (info.st_size, info.st_uid, info.st_mode & 0o777) == (0, os.geteuid(), _BEGUN)
+
+
+def _refuse_foreign(path: str, force: bool) -> None:
     with windows.mapped(path) as memory:
         window = windows.parse(path, memory)
         if window.state == "foreign":
@@ -207,8 +276,3 @@ def remove(
             )
         if not force:
             _refuse_living(memory, window)
-    try:
-        os.unlink(path)
-    except OSError as fault:
-        raise RegionError(f"{path}: {fault.strerror}") from None
-    print(f"{path}: removed")

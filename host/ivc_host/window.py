@@ -36,6 +36,10 @@ class RegionError(IvcError):
     """A region could not be read, made, cleared or removed."""
 
 
+class NoPermissionError(RegionError):
+    """It is there, and not for us."""
+
+
 @dataclass(frozen=True)
 class Geometry:
     """Where the tables lie; follows from the size alone (src/region/window.c)."""
@@ -67,13 +71,15 @@ class Member:
     client_id: int
     pid: int
     pid_start: int
+    pid_namespace: int
     host: str
     boot_id: str
     heartbeat: int
 
     @property
     def same_kernel(self) -> bool:
-        return self.boot_id == _own_boot_id()
+        """Whether its process number means something here."""
+        return (self.boot_id, self.pid_namespace) == (_own_boot_id(), _own_pid_namespace())
 
     def process_exists(self) -> bool:
         """Of our own kernel only: whether that very process is still there."""
@@ -82,6 +88,11 @@ class Member:
         except (OSError, IndexError):
             return False
         return int(fields[19]) == self.pid_start
+
+    def has_died(self) -> bool:
+        """Without having left, and nobody has buried it yet."""
+        present = self.phase in ("joining", "active")
+        return present and self.same_kernel and not self.process_exists()
 
 
 @dataclass
@@ -109,6 +120,10 @@ def _own_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def _own_pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
 def file_of(name: str) -> str:
     """The file behind a region's name: a path, or pci:ADDRESS."""
     if name.startswith("pci:"):
@@ -134,6 +149,8 @@ def _device_size(info: os.stat_result) -> int:
 
 def _size(fd: int) -> int:
     info = os.fstat(fd)
+    if stat.S_ISDIR(info.st_mode):
+        raise RegionError("a directory", hint="name a file in it")
     return _device_size(info) if stat.S_ISCHR(info.st_mode) else info.st_size
 
 
@@ -141,7 +158,7 @@ def _explain(name: str, fault: OSError) -> RegionError:
     if fault.errno == errno.ENOENT:
         return RegionError(f"region {name}: no such file", hint=f"ivc region create {name}")
     if fault.errno in (errno.EACCES, errno.EPERM):
-        return RegionError(
+        return NoPermissionError(
             f"region {name}: no permission", hint="be in its group, or use sudo (see ls -l)"
         )
     return RegionError(f"region {name}: {fault.strerror}")
@@ -176,7 +193,7 @@ def _read_members(memory: mmap.mmap, geometry: Geometry) -> list[Member]:
     found = []
     for slot in range(geometry.capacity):
         values = _MEMBER.unpack_from(memory, geometry.members + slot * _MEMBER.size)
-        state, magic_id, client_id, pid, pid_start, _, boot_id, _, host, heartbeat = values
+        state, magic_id, client_id, pid, pid_start, namespace, boot_id, _, host, heartbeat = values
         phase = state & 0xFFFFFFFF
         if not 0 < phase < len(_PHASES):
             continue
@@ -189,6 +206,7 @@ def _read_members(memory: mmap.mmap, geometry: Geometry) -> list[Member]:
                 client_id=client_id,
                 pid=pid,
                 pid_start=pid_start,
+                pid_namespace=namespace,
                 host=_text(host),
                 boot_id=str(uuid.UUID(bytes=boot_id)),
                 heartbeat=heartbeat,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ivc_host import paths, window
+from ivc_host import region as region_module
 
 SERVER = paths.build() / "examples" / "server"
 
@@ -71,8 +73,115 @@ def test_create_refuses(region: str, tmp_path: Path) -> None:
     fails(["create", str(tmp_path / "a"), "--size", "many"], "is not a size", code=2)
     fails(["create", str(tmp_path / "a"), "--mode", "9"], "is not a mode", code=2)
     fails(["create", str(tmp_path / "a"), "--group", "no-such"], "no such group", code=2)
+    fails(["create", str(tmp_path / "a"), "--size", "99999999999999999G"], "that large", code=2)
+    fails(["create", str(tmp_path / "a"), "--size", "8589934591G"], "bytes large")
     fails(["create", str(tmp_path / "no" / "a")], "No such file")
+    fails(["create", ""], "needs a path", code=2)
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "call, expected", [("posix_fallocate", "bytes large"), ("fchown", "group"), ("fchmod", "mode")]
+)
+def test_each_step_of_create_has_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, expected: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(window.RegionError, match=f"cannot .*{expected}") as caught:
+        region_module.create(str(tmp_path / "a"), "1M", "660", "root")
+    assert ("huge pages" in str(caught.value)) == (call == "posix_fallocate")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_a_killed_create_left_can_be_removed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch(0o600)
+    assert run("remove", str(path)).returncode == 0
+    assert not path.exists()
+    path.touch(0o644)  # an empty file of somebody's
+    fails(["remove", str(path)], "too small")
+    assert path.exists()
+
+
+@pytest.fixture
+def listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, list[str]]]:
+    """`region list` of one folder: what it prints, and the lines of its standard error."""
+    monkeypatch.setattr(region_module, "_FOLDERS", [str(tmp_path)])
+    monkeypatch.setattr(window, "WELL_KNOWN", [str(tmp_path / "ivc"), str(tmp_path / "none")])
+
+    def call(as_json: bool = False) -> tuple[str, list[str]]:
+        region_module.list_(as_json)
+        told = capsys.readouterr()
+        return told.out, told.err.splitlines()
+
+    return call
+
+
+def test_list_shows_what_can_be_told_apart(
+    tmp_path: Path, listed: Callable[..., tuple[str, list[str]]]
+) -> None:
+    assert "no regions; make one" in listed()[0]
+    for name in ("ivc-lab-x", "psm2_shm.1", "ivc-small", "ivc-foreign"):
+        (tmp_path / name).write_bytes(bytes(1 << 20))
+    os.truncate(tmp_path / "ivc-small", 100)
+    (tmp_path / "ivc-foreign").write_bytes(b"x" * (1 << 20))
+    assert listed() == (f"{tmp_path}/ivc-lab-x  1 MiB  unformatted  0 members\n", [])
+
+
+def test_list_says_what_it_may_not_look_at(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    listed: Callable[..., tuple[str, list[str]]],
+) -> None:
+    for name in ("ivc", "a", "b"):
+        (tmp_path / name).write_bytes(bytes(1 << 20))
+
+    def refuse(name: str, *_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        out, told = listed()
+        as_json, told_too = listed(True)
+    assert out == "" and json.loads(as_json) == [] and told == told_too
+    assert len(told) == 2
+    assert f"{tmp_path}/ivc: no permission" in told[0]
+    assert "2 files without permission" in told[1]
+
+
+def test_the_dead_are_called_dead(region: str, server: subprocess.Popen[str]) -> None:
+    shown = run("show", region).stdout
+    assert "this kernel, active" in shown
+    assert json.loads(run("show", region, "--json").stdout)["members"][0]["process_exists"]
+    server.kill()
+    server.wait()
+    assert "this kernel, dead" in run("show", region).stdout
+    member = json.loads(run("show", region, "--json").stdout)["members"][0]
+    assert (member["phase"], member["process_exists"]) == ("active", False)
+
+
+def test_list_does_not_count_the_dead(
+    server: subprocess.Popen[str], listed: Callable[..., tuple[str, list[str]]]
+) -> None:
+    assert listed()[0].endswith("ready  1 members\n")
+    server.kill()
+    server.wait()
+    assert listed()[0].endswith("ready  0 members\n")
+
+
+def test_a_process_of_another_namespace_is_not_looked_up(
+    region: str, server: subprocess.Popen[str]
+) -> None:
+    """Its number says nothing here: only its heartbeat tells, as of another kernel's."""
+    patch(region, window.read(region).geometry.members + 32, struct.pack("<Q", 1))
+    patch(region, window.read(region).geometry.members + 24, struct.pack("<Q", 1))  # not its start
+    assert not window.read(region).members[0].has_died()
+    fails(["reset", region], "in use by 1 members")
 
 
 @pytest.mark.parametrize("size", ["1M", "2M", "17M", "64M", "100M"])
@@ -202,5 +311,7 @@ def test_missing_and_small_files(tmp_path: Path) -> None:
     fails(["show", str(tmp_path / "none")], "no such file", "ivc region create")
     (tmp_path / "small").write_bytes(b"x")
     fails(["show", str(tmp_path / "small")], "too small")
+    fails(["show", str(tmp_path)], "a directory")
     fails(["remove", str(tmp_path)], "not a file")
+    fails(["remove", str(tmp_path / "none")], "no such file")
     fails(["show", "/dev/null"], "region /dev/null", "ivc_info")

@@ -38,10 +38,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def parse_size(text: str) -> int:
     """Bytes from words such as 64M, 1G, 512MiB or a plain number."""
-    found = re.fullmatch(r"(\d+)\s*([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"(\d{1,19})\s*([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
     if not found:
         raise UsageError(f"{text!r} is not a size", hint="write it like 64M or 1G")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+    n_bytes = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+    if n_bytes >= 1 << 63:
+        raise UsageError(f"{text}: nothing can be that large")
+    return n_bytes
 
 
 def _numbers(text: str) -> list[int]:
