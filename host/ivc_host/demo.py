@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from . import demo_migrate
+from . import demo_migrate, outputs
 from .bench import demo_report, floor, lammps, machine, places, processors
 from .bench.compare import Sample, Session, Side
 from .bench.memory import MemoryUse, memory_use
@@ -190,9 +190,7 @@ def demo(
         return
     if ranks not in (2, 4):
         raise UsageError(f"{ranks} ranks", hint="the demo has two variants: --ranks 2, --ranks 4")
-    for file in (output, json_file):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise UsageError(f"there is no folder {file.absolute().parent} to write {file} to")
+    outputs.check(output, json_file)
     lammps.require(lammps_input)
     places.require_plugin()
     plan = Plan(ranks, hypervisor, rounds, seconds, lammps_input.absolute())

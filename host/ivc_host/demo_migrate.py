@@ -21,10 +21,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from . import openmpi
+from . import openmpi, outputs
 from .bench import lammps, machine, places, programs, trace
 from .bench.progress import Steps
-from .errors import IvcError, UsageError
+from .errors import IvcError
 from .lab import lab as labs
 from .lab.job import Job
 from .moves import Move, move
@@ -276,9 +276,7 @@ def migrate(
     """A guest moves to another host and back while its job runs: memory, network, memory."""
     from .bench import trace_report  # half a second to import
 
-    for file in (output, json_file):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise UsageError(f"there is no folder {file.absolute().parent} to write {file} to")
+    outputs.check(output, json_file)
     lammps.require(lammps_input)
     places.require_plugin()
     programs.find("bench_trace")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ivc_host import paths
+from ivc_host import outputs, paths
 from ivc_host.bench import (
     apps,
     cli,
@@ -996,6 +996,9 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         (["run", "--paths", "warp"], "no path named 'warp'"),
         (["run", "--tests", "luck"], "no test named 'luck'"),
         (["run", "--output", "/nonexistent/x"], "no folder /nonexistent"),
+        (["run", "--output", "/proc/x"], "cannot write /proc/x.json"),
+        (["run", "--output", "/"], "--output /"),
+        (["apps", "--output", "/proc/x"], "cannot write /proc/x.json"),
         (["run", "--lab", "nosuchlab"], "no lab named nosuchlab"),
         (["gate", "--only", "moon"], "no target named 'moon'"),
         (["many", "--output", "/nonexistent/x"], "no folder /nonexistent"),
@@ -1019,8 +1022,20 @@ def test_demo_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     for words, said in (
         (["--ranks", "3"], "3 ranks"),
         (["--output", "/nonexistent/x.png"], "no folder"),
+        (["--output", "/proc/x.png"], "cannot write /proc/x.png"),
+        (["--output", str(tmp_path / "x.png"), "--json", str(tmp_path)], "it is a folder"),
+        (["migrate", "--output", "/proc/x.png"], "cannot write /proc/x.png"),
         (["--lammps-input", str(tmp_path / "in.none")], "in.none"),
     ):
         done = ivc("demo", *words)
         assert done.returncode in (1, 2)
         assert said in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_tried_and_not_touched(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("kept")
+    (tmp_path / "link").symlink_to(new)
+    outputs.check(None, old, new, tmp_path / "link", Path("/dev/null"))
+    assert old.read_text() == "kept" and not new.exists() and (tmp_path / "link").is_symlink()

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from .. import outputs
 from ..errors import UsageError
 from ..lab import lab as labs
 from . import (
@@ -160,8 +161,13 @@ def _write(session: Session, keys: list[str], names: list[str], where: str, outp
 
 
 def _check_folder(output: Path) -> None:
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.absolute().parent}", hint="see --output")
+    if not output.name:
+        raise UsageError(f"--output {output}", hint="name files without their ending, such as ./ivc-bench")
+    outputs.check(*_names_of(output))
+
+
+def _names_of(output: Path) -> tuple[Path, Path]:
+    return output.with_name(output.name + ".json"), output.with_name(output.name + ".png")
 
 
 def _files(
@@ -177,7 +183,7 @@ def _files(
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": described,
     }
-    files = output.with_name(output.name + ".json"), output.with_name(output.name + ".png")
+    files = _names_of(output)
     files[0].write_text(json.dumps({**head, **data}, indent=1) + "\n")
     draw(files[1])
     return f"written: {files[0]}, {files[1]}"

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from .. import outputs
 from ..errors import UsageError
 from . import check, sets, source
 from .runner import FAILED, NOT_RUN, PASSED
@@ -44,6 +45,7 @@ def fabtests(
     output: Annotated[Path | None, typer.Option("--json", help="Write a JSON file.")] = None,
 ) -> None:
     """Run libfabric's own tests (fabtests) against a provider."""
+    outputs.check(output)
     console = Console(highlight=False, soft_wrap=True)
     with console.status("fabtests") as status:
         found = source.find(status.update)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .. import paths
+from .. import outputs, paths
 from ..bench import machine
 from ..bench.progress import Steps
 from ..errors import UsageError
@@ -91,9 +91,7 @@ def matrix(
         return
     if resume and json_file is None:
         raise UsageError("--resume needs a file", hint="add: --json FILE")
-    for file in (json_file, write):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise UsageError(f"there is no folder {file.absolute().parent} to write {file} to")
+    outputs.check(json_file, write)
     console = Console()
     if not console.is_terminal:
         console.width = 140  # a file has no edge to wrap at
