@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,23 @@ def test_quick_is_one_version_of_each_and_every_place() -> None:
     quick = {m.key for m in mpis.MPIS if m.quick}
     for place in ("one", "two", "mix"):
         assert {t.mpi.key for t in tasks if t.place.key == place} == quick
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "3"], "3 ranks; choose 2 or 4"),
+        (["--place", "mix", "--ranks", "2"], "no cell fits"),
+        (["--only", "impi", "--place", "here", "--program", "latency", "--no-own"], "no cell fits"),
+        (["--place", "here", "--quick", "--list"], "no cell fits"),
+    ],
+)
+def test_nothing_to_run_is_no_success(words: list[str], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ivc_host", "matrix", *words], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert said in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("mpi", mpis.MPIS, ids=lambda mpi: mpi.key)

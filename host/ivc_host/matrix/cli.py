@@ -38,9 +38,16 @@ def _plan(
         if name not in checks.PROGRAMS:
             known = ", ".join(checks.PROGRAMS)
             raise UsageError(f"no program named {name!r}", hint=f"choose among {known}")
+    known_ranks = sorted({n for one in places.PLACES for n in one.ranks})
+    for n in ranks:
+        if n not in known_ranks:
+            raise UsageError(f"{n} ranks", hint=f"choose {' or '.join(map(str, known_ranks))}")
     names = program or list(checks.PROGRAMS)
     chosen, where = mpis.named(only), places.named(place)
-    return plan.make(chosen, where, names, quick=quick, own=own, ranks=ranks)
+    made = plan.make(chosen, where, names, quick=quick, own=own, ranks=ranks)
+    if not made.tasks:
+        raise UsageError("no cell fits all that was chosen", hint="--list without it shows what there is")
+    return made
 
 
 def make(wanted: plan.Plan, cells: list[Cell], keep: Callable[[], None]) -> list[Cell]:
