@@ -41,6 +41,8 @@ _MPI_PATHS = {
     NATIVE: PATHS["vader"],
 }
 _REGION = 128 << 20
+#: Those whose guests are given a region.
+_HYPERVISORS = ("uml", "qemu")
 #: LAMMPS takes a second or two: enough rounds for a median.
 _LAMMPS_ROUNDS = 3
 #: A window of 16 instead of 64: the slow network would else take most of the demo's time.
@@ -190,6 +192,8 @@ def demo(
         return
     if ranks not in (2, 4):
         raise UsageError(f"{ranks} ranks", hint="the demo has two variants: --ranks 2, --ranks 4")
+    if hypervisor not in _HYPERVISORS:
+        raise UsageError(f"guests of {hypervisor}", hint=f"choose {' or '.join(_HYPERVISORS)}")
     outputs.check(output, json_file)
     lammps.require(lammps_input)
     places.require_plugin()

@@ -964,6 +964,28 @@ def test_run_writes_table_file_and_plot(tmp_path: Path) -> None:
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    ("words", "rounds", "asked"),
+    [
+        ({}, 5, ["0-4M", "0.05"]),
+        ({"quick": True}, 2, ["0,8,64,1K,8K,64K,1M,4M", "0.02"]),
+        ({"quick": True, "rounds": 1, "seconds": 0.5, "sizes": "0-4M"}, 1, ["0-4M", "0.5"]),
+    ],
+)
+def test_quick_changes_only_what_was_not_said(
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], rounds: int, asked: list[str]
+) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(cli.processors, "choose", lambda cpus: (0, 1))
+    monkeypatch.setattr(cli.places, "host_region", lambda: ExitStack())
+    monkeypatch.setattr(cli, "_side", lambda place, key, words, np: seen.append(words))
+    monkeypatch.setattr(Session, "alternate", lambda self, sides, rounds, tell: seen.append(rounds))
+    monkeypatch.setattr(cli, "_write", lambda *_: None)
+    said = {name: words.get(name) for name in ("sizes", "rounds", "seconds", "lab", "cpus")}
+    cli.run(paths="tcp", tests="latency", np=2, output=Path("/tmp/x"), quick="quick" in words, **said)
+    assert seen == [["--test", "latency", "--sizes", asked[0], "--seconds", asked[1]], rounds]
+
+
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     built("bench_mpi")
     needs_mpirun()
@@ -1000,6 +1022,9 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         (["run", "--output", "/"], "--output /"),
         (["apps", "--output", "/proc/x"], "cannot write /proc/x.json"),
         (["run", "--lab", "nosuchlab"], "no lab named nosuchlab"),
+        (["run", "--sizes", "foo"], "sizes 'foo'; write them like 8,64K or 0-4M"),
+        (["run", "--sizes", "8,"], "sizes '8,'"),
+        (["run", "--sizes", "4M-8"], "sizes '4M-8'"),
         (["gate", "--only", "moon"], "no target named 'moon'"),
         (["many", "--output", "/nonexistent/x"], "no folder /nonexistent"),
         (["wake", "--output", "/nonexistent/x"], "no folder /nonexistent"),
@@ -1016,11 +1041,13 @@ def test_nonsense_gets_one_line(words: list[str], said: str) -> None:
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert len(done.stderr) < 500
 
 
 def test_demo_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     for words, said in (
         (["--ranks", "3"], "3 ranks"),
+        (["--hypervisor", "xen"], "choose uml or qemu"),
         (["--output", "/nonexistent/x.png"], "no folder"),
         (["--output", "/proc/x.png"], "cannot write /proc/x.png"),
         (["--output", str(tmp_path / "x.png"), "--json", str(tmp_path)], "it is a folder"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from rich.console import Console
 from .. import outputs
 from ..errors import UsageError
 from ..lab import lab as labs
+from ..lab.cli import parse_size
 from . import (
     apps,
     floor,
@@ -67,10 +69,24 @@ def _choice(text: str, known: Sequence[str], what: str) -> list[str]:
     return words
 
 
+def _sizes(text: str) -> str:
+    """As the programs read them: sizes, and ranges of doubled sizes."""
+    for word in text.split(","):
+        ends = re.fullmatch(r"(\d+[KMG]?)(?:-(\d+[KMG]?))?", word, re.IGNORECASE | re.ASCII)
+        if not ends or (ends[2] and parse_size(ends[2]) < parse_size(ends[1])):
+            raise UsageError(f"sizes {text!r}", hint="write them like 8,64K or 0-4M")
+    return text
+
+
 def _targets(text: str) -> list[str]:
     """Those named, and those whose names begin with a name."""
     parts = [key.split("-") for key in _KEYS]
     known = dict.fromkeys("-".join(part[:n]) for part in parts for n in range(1, len(part) + 1))
+    for word in filter(None, map(str.strip, text.split(","))):
+        if word not in known:  # all of them are some hundreds
+            raise UsageError(
+                f"no target named {word!r}", hint=f"their names begin with {', '.join(_GROUPS)}"
+            )
     words = _choice(text, tuple(known), "target")
     return [key for key in _KEYS if any(key == word or key.startswith(f"{word}-") for word in words)]
 
@@ -92,24 +108,31 @@ def run(
         ),
     ] = None,
     tests: Annotated[str, typer.Option(help="Tests to run.")] = ",".join(TESTS),
-    sizes: Annotated[str, typer.Option(help="Message sizes.")] = "0-4M",
+    sizes: Annotated[
+        str | None, typer.Option(help="Message sizes, such as 8,64K (default: 0-4M).")
+    ] = None,
     np: Annotated[int, typer.Option(min=2, help="Number of ranks.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Samples of each path.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a sample.")] = 0.05,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Samples of each path (default: 5).")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="Time per size in a sample (default: 0.05).")
+    ] = None,
     lab: Annotated[str | None, typer.Option(help="Run in the guests of this lab.")] = None,
     cpus: Cpus = None,
     output: Annotated[
         Path, typer.Option(help="Where to write: this name with .json and .png.")
     ] = Path("ivc-bench"),
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, two rounds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, two short rounds, if not said.")] = False,
 ) -> None:
     """Compare paths: latency, bandwidth, message rate, many-to-one, collective operations."""
     default = "tcp,ivc" if lab else "vader,vader-nocma,tcp,ivc,libivc"
     known = tuple(PATHS) if lab else (*PATHS, _LIBIVC)
     keys = _choice(paths or default, known, "path")
     names = _choice(tests, TESTS, "test")
-    if quick:
-        sizes, rounds, seconds = _QUICK_SIZES if sizes == "0-4M" else sizes, 2, min(seconds, 0.02)
+    sizes = _sizes(sizes or (_QUICK_SIZES if quick else "0-4M"))
+    rounds = rounds or (2 if quick else 5)
+    seconds = seconds or (0.02 if quick else 0.05)
     pair = processors.choose(cpus)
     _check_folder(output)
     session = Session(lambda: floor.measure(pair))
@@ -336,16 +359,20 @@ def gate_command(
         str | None,
         typer.Option(help=f"Targets to measure, or what their names begin with: {', '.join(_GROUPS)}."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds per pair of sides.")] = 7,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Time per size in a sample.")] = 0.3,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds per pair of sides (default: 7).")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="Time per size in a sample (default: 0.3).")
+    ] = None,
     hypervisor: Annotated[str, typer.Option(help="Kind of guests.")] = "uml",
     cpus: Cpus = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Three short rounds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Three short rounds, if not said.")] = False,
 ) -> None:
     """Hold ivc against its targets. Exit code 1: one failed; 2: one could not be measured."""
     keys = _targets(only) if only else list(_KEYS)
-    if quick:
-        rounds, seconds = 3, min(seconds, 0.1)
+    rounds = rounds or (3 if quick else 7)
+    seconds = seconds or (0.1 if quick else 0.3)
     pair = processors.choose(cpus)
     verdicts = []
     timed: list[limits.LimitVerdict] = []
