@@ -53,8 +53,10 @@ def test_sets_are_read_in_order(script: Path) -> None:
 
 
 def test_sets_that_are_not_there(script: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no set named 'other'"):
-        sets.read(script, ["other"])
+    for text in ("other", "unit,other", "", ","):
+        with pytest.raises(UsageError, match="no set named .*; choose among quick, unit,"):
+            sets.named(text)
+    assert sets.named("unit,quick") == ["unit", "negative", "functional", "short"]
     with pytest.raises(MissingError, match="cannot read"):
         sets.read(tmp_path / "nothing")
     (tmp_path / "empty").write_text("")

@@ -39,6 +39,16 @@ REGION_SIZE = 4 << 20
 RESOURCE = f"/sys/bus/pci/devices/0000:00:{SLOT_REGION:02x}.0/resource2"
 
 
+def test_regions_larger_than_the_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labs.os, "geteuid", lambda: 0)
+    with pytest.raises(LabError, match="more than /dev/shm has left.*--region-size"):
+        labs.up(NAME, 2, "uml", region_size=1 << 50)
+    size = os.statvfs("/dev/shm")
+    half = 1 << ((size.f_bavail * size.f_frsize).bit_length() - 1)  # fits once, and not twice
+    with pytest.raises(LabError, match="more than /dev/shm has left"):
+        labs.up(NAME, 2, "qemu", region_size=half, hosts=2)
+
+
 @pytest.mark.parametrize(
     ("guests", "count", "place", "expected"),
     [

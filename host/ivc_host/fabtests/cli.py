@@ -24,13 +24,6 @@ app = typer.Typer(
 _STYLES = {PASSED: "green", FAILED: "bold red", NOT_RUN: "dim"}
 
 
-def _names(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    return list(
-        dict.fromkeys(n for word in words for n in (sets.QUICK if word == "quick" else [word]))
-    )
-
-
 @app.callback()
 def fabtests(
     which: Annotated[
@@ -45,12 +38,13 @@ def fabtests(
     output: Annotated[Path | None, typer.Option("--json", help="Write a JSON file.")] = None,
 ) -> None:
     """Run libfabric's own tests (fabtests) against a provider."""
+    names = sets.named(which)
     outputs.check(output)
     console = Console(highlight=False, soft_wrap=True)
     with console.status("fabtests") as status:
         found = source.find(status.update)
     console.print(f"fabtests {found.version} from {found.origin}, provider {provider}")
-    tests = check.chosen(sets.read(found.script, _names(which)), only)
+    tests = check.chosen(sets.read(found.script, names), only)
     if not tests:
         raise UsageError(f"no test matches {only!r}", hint="see docs/fabtests.md")
 

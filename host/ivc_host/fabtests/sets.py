@@ -67,11 +67,19 @@ def _array(script: str, name: str) -> list[str]:
     return re.findall(r'^\s*"([^"]*)"', found[1], re.M) if found else []
 
 
+def named(text: str) -> list[str]:
+    """The sets that these words mean."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words or [text]:
+        if word not in (*SETS, "quick"):
+            raise UsageError(
+                f"no set named {word!r}", hint=f"choose among quick, {', '.join(SETS)}"
+            )
+    return list(dict.fromkeys(n for word in words for n in (QUICK if word == "quick" else [word])))
+
+
 def read(script: Path, names: Sequence[str] = QUICK) -> list[Test]:
     """The tests of these sets, in their order."""
-    for name in names:
-        if name not in SETS:
-            raise UsageError(f"no set named {name!r}", hint=f"choose among {', '.join(SETS)}")
     try:
         text = script.read_text()
     except OSError as error:

@@ -288,8 +288,10 @@ def up(
     _check_request(name, guests, hosts, region_size, memory_mb)
     where = lab_hosts.placed(guests, hosts, place)
     mechanism = hypervisor_named(hypervisor)
-    mechanism.prepare(tell)
     with_region = region_size is not None and mechanism.regions
+    if with_region and region_size:
+        _check_room(region_size * max(where))
+    mechanism.prepare(tell)
     _clear_abandoned(name)
     reserved = False
     try:
@@ -346,6 +348,18 @@ def _check_request(
         )
     if memory_mb is not None and memory_mb < 128:
         raise UsageError(f"{memory_mb} MiB are too little for a guest", hint="give it 128M or more")
+
+
+def _check_room(size: int) -> None:
+    """Or a guest dies of SIGBUS when it comes to the pages that there are not."""
+    folder = state.region_path("x").parent
+    system = os.statvfs(folder)
+    if size > system.f_bavail * system.f_frsize:
+        raise LabError(
+            f"{size >> 20} MiB for the guests to share are more than {folder} has left,"
+            f" {system.f_bavail * system.f_frsize >> 20} MiB",
+            hint="ask for less with --region-size; see 'df'",
+        )
 
 
 def _clear_abandoned(name: str) -> None:
