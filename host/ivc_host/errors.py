@@ -1,7 +1,8 @@
 """The one root of every fault that the host tool foresees.
 
 The command prints such an exception as one line (plus, where there is one, the end of a log) and
-leaves with its exit code; a traceback therefore always means a defect of the tool itself.
+leaves with its exit code. An OSError that nobody has foreseen is a line, too; a traceback therefore always means a
+defect of the tool itself.
 """
 
 from __future__ import annotations

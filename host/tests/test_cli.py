@@ -92,6 +92,43 @@ def test_nonsense_is_a_usage_error_without_a_traceback(words: tuple[str, ...]) -
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["--help", "--version", "lab --help", "test --list"])
+def test_a_full_disk_is_one_line(words: str, unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ivc_host", *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr) == (1, "ivc: No space left on device\n")
+
+
+def test_a_reader_that_has_gone_is_no_fault() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "ivc_host", "test", "--list"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [["test", "unit"], ["fabtests", "--sets", "unit"]])
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "file").touch()
+    nowhere = {"IVC_BUILD": f"{tmp_path}/file", "IVC_CACHE": f"{tmp_path}/file/x", "IVC_FABTESTS": ""}
+    done = ivc(*words, PATH="/usr/bin:/bin", **nowhere)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ivc: ") and done.stderr.count("\n") == 1
+    assert "Not a directory" in done.stderr
+
+
 def test_completion_offers_the_commands() -> None:
     done = ivc("lab", _IVC_COMPLETE="complete_bash", COMP_WORDS="ivc lab mp", COMP_CWORD="2")
     assert done.stdout.split() == ["mpirun"]
