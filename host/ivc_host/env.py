@@ -18,14 +18,33 @@ import typer
 
 from . import openmpi as openmpi_paths
 from . import paths
-from .errors import MissingError
+from .errors import MissingError, UsageError
 
 app = typer.Typer(
     no_args_is_help=True, help='What an MPI has to be told: eval "$(ivc env mpich)" sets it.'
 )
 
+#: What the library takes for a region's name (src/region/discover.c).
+_NAME = re.compile(
+    r"/.*|pci:[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|xen|none"
+    r"|uuid:[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+)
+
+
+def _named(region: str | None) -> str | None:
+    if region is not None and not _NAME.fullmatch(region):
+        raise UsageError(
+            f"region {region!r}: not a path from the root, pci:ADDRESS, uuid:UUID, xen or none",
+            hint="'ivc region list' and ivc_info show regions",
+        )
+    return region
+
+
 Region = Annotated[
-    str | None, typer.Option(help="Set IVC_REGION as well; else the only region here is taken.")
+    str | None,
+    typer.Option(
+        callback=_named, help="Set IVC_REGION as well; else the only region here is taken."
+    ),
 ]
 Stats = Annotated[
     bool, typer.Option("--stats", help="Set IVC_STATS: ranks print at their end what went how.")
@@ -86,7 +105,7 @@ def _intel_folders(root: Path | None) -> tuple[Path, Path]:
         if where and any((where / folder).glob("lib*-fi.so")):
             return where, where / folder
     raise MissingError(
-        f"no Intel MPI in {where}" if where else "which Intel MPI?",
+        f"no Intel MPI in {where}" if where else "no Intel MPI is known here",
         hint="--root FOLDER names the one that has bin/mpiexec.hydra and lib/libmpi.so",
     )
 

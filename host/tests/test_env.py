@@ -54,6 +54,25 @@ def test_twice_is_once(build: Path) -> None:
     assert set_by(done.stdout)["FI_PROVIDER_PATH"] == ours
 
 
+@pytest.mark.parametrize(
+    "region",
+    ["relative/path", "", "uuid:zz", "pci:1", "pci:/etc", "Xen", "uuid:0f8fad5b-d9cb-469f-a165-70867728950"],
+)
+def test_what_cannot_be_a_regions_name(build: Path, region: str) -> None:
+    done = run("mpich", "--region", region, IVC_BUILD=str(build))
+    assert done.returncode == 2 and done.stdout == ""
+    assert f"region {region!r}: not a path" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "region",
+    ["/a b", "pci:0000:00:04.0", "uuid:0F8fad5b-d9cb-469f-a165-70867728950e", "xen", "none"],
+)
+def test_regions_by_every_name(build: Path, region: str) -> None:
+    done = run("mpich", "--region", region, IVC_BUILD=str(build))
+    assert set_by(done.stdout)["IVC_REGION"] == region
+
+
 @pytest.mark.parametrize("folder", ["lib", "opt/mpi/libfabric/lib/prov"])
 def test_intel_keeps_its_own_providers(build: Path, tmp_path: Path, folder: str) -> None:
     own = tmp_path / "intel" / folder
