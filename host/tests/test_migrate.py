@@ -96,11 +96,12 @@ def test_moves_and_tells(running: World) -> None:
     assert done.returncode == 0, done.stderr
     told = events(done.stdout)
     assert [e["phase"] for e in told if e["event"] == "phase"] == [
-        "prepare", "suspend", "detach", "migrate", "attach",
+        "check", "prepare", "suspend", "detach", "migrate", "switch", "attach",
     ]  # fmt: skip
+    assert [e["phase"] for e in told if e["event"] == "phase-done"] == list(told[-1]["phases"])
     report = told[-1]
     assert report["event"] == "done" and report["target"] == "b"
-    assert set(report["phases"]) == {"prepare", "suspend", "detach", "migrate", "attach"}
+    assert list(report["phases"]) == [e["phase"] for e in told if e["event"] == "phase"]
     assert report["phases"]["suspend"] == 0.012
     assert 0 <= report["downtime"] < 5 and report["notes"] == []
     progress = [e for e in told if e["event"] == "progress"]
@@ -128,6 +129,8 @@ def test_without_region_is_a_plain_migration(world: World) -> None:
     done = world.run("migrate", "g1", "--to", "b")
     assert done.returncode == 0, done.stderr
     assert "g1 runs on b, no region" in done.stdout
+    lines = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("    ")]
+    assert lines == ["check", "prepare", "migrate", "switch", "total"]
     assert world.orders() == []
 
 

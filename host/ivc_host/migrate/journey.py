@@ -98,6 +98,12 @@ class Journey:
 
     async def check(self) -> None:
         """Everything that can be known before anything is touched."""
+        self.tell.phase("check", f"looking whether {self._vm} can move to {self.target_host.name}")
+        begin = time.monotonic()
+        await self._check()
+        self._phase("check", begin)
+
+    async def _check(self) -> None:
         state = await self.source.state()
         if state is not State.RUNNING:
             raise MigrateError(
@@ -207,14 +213,15 @@ class Journey:
     async def _switch(self) -> None:
         """The point of no return. Not to be interrupted: who has it afterwards must be certain."""
         assert self._target is not None
+        self.tell.phase("switch", f"letting {self._vm} run on {self.target_host.name}")
         begin = time.monotonic()
         self.tell.no_return()
         try:
             await self._target.resume()
         except GoneError:
             await self._after_silence()
-        self.report.resume = time.monotonic() - begin
-        self.tell.phase_done("switch", self.report.resume)
+        self._phase("switch", begin)
+        self.report.resume = self.report.phases["switch"]
 
     async def _after_silence(self) -> None:
         """The destination did not answer whether the machine runs: it must not run twice."""
