@@ -187,11 +187,12 @@ static inline int poll_peer(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 
 bool ivc_poll_drain(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
+    uint64_t end = peer->rx_open ? ivc_rx_end(&peer->rx) : 0;   /* it may go on writing, for ever */
     int n = 1;
 
-    while (n > 0 && peer->rx_open && !endpoint->end_turn)
+    while (n > 0 && peer->rx_open && peer->rx.head < end && !endpoint->end_turn)
         n = poll_peer(endpoint, peer);
-    return n == 0 || !peer->rx_open;
+    return n == 0 || !peer->rx_open || peer->rx.head >= end;
 }
 
 /* A process that we did not connect to, or knew by network, has sent to us through memory. */

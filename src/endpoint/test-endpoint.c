@@ -28,6 +28,7 @@ enum { SIZE = 16 << 20, MAX = 132 << 10 };
 struct node {
     struct ivc_endpoint *endpoint;
     bool one_by_one;                /* a packet in each turn */
+    void (*also)(void);             /* for each packet; NULL: nothing */
     unsigned packets, gones, arrivals;
     const char *last_reason;        /* in `reason`, or NULL */
     char reason[256];
@@ -48,6 +49,8 @@ static void on_packet(void *arg, struct ivc_peer *peer, const struct ivc_packet 
         memcpy(node->packet_bytes + packet->head_len, packet->body, packet->body_len);
     if (node->one_by_one)
         ivc_endpoint_end_turn(node->endpoint);
+    if (node->also)
+        node->also();
 }
 
 static void on_gone(void *arg, struct ivc_peer *peer, const char *reason)
@@ -769,6 +772,36 @@ static void test_farewell(void)
     }
 }
 
+static struct ivc_peer *next_to;
+
+static void send_next(void)
+{
+    struct iovec iov = { payload, 10 };
+
+    if (a.packets < 10000)
+        CHECK_EQ(ivc_endpoint_send(b.endpoint, next_to, 3, &iov, 1), 0);
+}
+
+/* Reading a ring to its end ends, though for each packet that is taken another one is there. */
+static void test_drain(void)
+{
+    const char *path = check_file(0, SIZE);
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    next_to = connect_to(&b, &a);
+    send_next();
+    while (a.packets == 0)
+        ivc_endpoint_progress(a.endpoint);
+    a.also = send_next;
+    send_next();
+    CHECK(ivc_poll_drain(a.endpoint, a.last_peer));
+    CHECK_THAT(a.packets >= 2 && a.packets <= 2 * a.last_peer->rx.n_slots + IVC_TURN_BUDGET, "%u", a.packets);
+    a.also = NULL;
+    node_close(&a);
+    node_close(&b);
+}
+
 /* ---- the network path */
 
 static int remote_open(struct node *node, const char *provider)
@@ -1169,6 +1202,7 @@ static const struct check_case cases[] = {
     { "addresses", test_addresses, 0 },
     { "an address of one that left", test_left, 0 },
     { "packets of one that left", test_farewell, 0 },
+    { "a ring that is filled while it is emptied", test_drain, 0 },
     { "two that share a processor", test_shared_processor, 0 },
     { "network: packets and a farewell", test_remote_farewell, 0 },
     { "network: a sender that stops, and one that dies", test_remote_death, 0 },
