@@ -1,4 +1,8 @@
-"""Where things are in the source tree that this package is installed from."""
+"""Where things are in the source tree that this package is installed from.
+
+An ivc that is installed apart from the tree (packaging/README.md) finds its libraries by pkg-config
+(env.py); what needs a build then needs IVC_BUILD.
+"""
 
 from __future__ import annotations
 
@@ -47,4 +51,10 @@ def uml_registers() -> Path:
 def require_built(file: Path) -> None:
     """Raise when the build has not made FILE."""
     if not file.is_file():
-        raise MissingError(f"{file} is not built", hint="run: ./run build")
+        raise MissingError(f"{file} is not built", hint=_how_to_build())
+
+
+def _how_to_build() -> str:
+    if (project() / "run").is_file():
+        return "run: ./run build"
+    return "this ivc is installed apart from the source tree: IVC_BUILD=FOLDER names its build, or use ./run there"
