@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated
@@ -96,6 +97,12 @@ class _LiveProgress:
         self._live.update(table)
 
 
+def _mpi_with_ivc(option: str, guests: Sequence[str]) -> str:
+    """A command that runs Open MPI through ivc, for a shell."""
+    settings = "$(ivc env openmpi --plugin --stats)"
+    return f'ivc lab ssh{option} {guests[0]} "{settings}; mpirun -np {len(guests)} $PWD/PROGRAM"'
+
+
 @app.command()
 def up(
     guests: Annotated[int, typer.Option(help="How many guests.")] = 2,
@@ -137,7 +144,7 @@ def up(
     print(f"lab {name} is up: {', '.join(lab.guests)} ({lab.guest_description()})")
     option = "" if name == state.DEFAULT_NAME else f" --name {name}"
     print(f"  log in:    ivc lab ssh{option} {lab.guests[0]}")
-    print(f"  run MPI:   ivc lab mpirun{option} -np {guests} hostname")
+    print(f"  run MPI:   {_mpi_with_ivc(option, lab.guests)}")
     print(f"  take down: ivc lab down{option}")
 
 
@@ -157,10 +164,17 @@ def ssh(
 
 @app.command(context_settings=_PASS_ON)
 def mpirun(context: typer.Context, name: Name = state.DEFAULT_NAME) -> None:
-    """Run mpirun in the first guest, over all guests; every word is passed on to it.
+    """Run mpirun in the first guest over all guests, without ivc; every word is passed on to it.
+
+    It is Open MPI as the system has it, over the guests' network. With ivc:
+
+    ivc lab ssh g1 "$(ivc env openmpi --plugin --stats); mpirun -np 2 $PWD/PROGRAM"
 
     The current directory is the working directory where the guests have it too.
     """
+    if context.args == ["--help"]:
+        print(context.get_help())
+        return
     if not context.args:
         raise UsageError("mpirun needs a program", hint="try: ivc lab mpirun -np 2 hostname")
     lab = labs.attach(name)
