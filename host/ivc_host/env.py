@@ -175,22 +175,13 @@ def _ompi_info(*words: str) -> str:
     return subprocess.run(["ompi_info", *words], capture_output=True, text=True).stdout
 
 
-def _ompi_version() -> str | None:
-    found = re.search(r"Open MPI v(\S+)", _ompi_info("--version"))
-    return found[1] if found else None
-
-
-def _is_4_1(version: str | None) -> bool:
-    return version is not None and version.startswith("4.1.")
-
-
 def _plugin() -> dict[str, str]:
     ours = _folder("mca_btl_ivc.so", "component_dir", paths.plugin())
-    version = _ompi_version()
-    if not _is_4_1(version):
+    found = re.search(r"Open MPI v(\S+)", _ompi_info("--version"))
+    version = found[1] if found else "something else"
+    if not version.startswith("4.1."):
         raise MissingError(
-            f"the plug-in is for Open MPI 4.1, and {shutil.which('ompi_info')} is of"
-            f" {version or 'something else'}",
+            f"the plug-in is for Open MPI 4.1, and {shutil.which('ompi_info')} is of {version}",
             hint="without --plugin it goes through libfabric",
         )
     answer = _ompi_info(*openmpi_paths.ASK_FOLDER[1:])
@@ -220,18 +211,17 @@ def _list_of_user() -> str:
     return found[1].strip('"') if found else ""
 
 
-def _carried(names: list[str]) -> dict[str, str]:
+def _carried(names: list[str], *, is_4_1: bool) -> dict[str, str]:
     """The setting by which mpirun takes these variables to other nodes, joined with what the user has in it.
 
     Open MPI 4.1 ends a job that has both `mca_base_env_list` and `mpirun -x NAME`. Its other list, which
-    is made for `-x` in its files, goes with `-x`, and not with the first one, which a user may have.
+    is made for `-x` in its files, goes with `-x`, and not with the first one, which a user may have. 5.0
+    knows the first one only, so where both may be meant it is that.
     """
-    before = os.environ.get(f"OMPI_MCA_{_LIST}", "")
-    setting = _LIST
-    if shutil.which("ompi_info") and _is_4_1(_ompi_version()):
-        before = _list_of_user()
-        setting = _LIST if before else f"{_LIST}_internal"
-        before = before or os.environ.get(f"OMPI_MCA_{setting}", "")
+    setting, before = _LIST, os.environ.get(f"OMPI_MCA_{_LIST}", "")
+    if is_4_1 and not (before := _list_of_user()):
+        setting = f"{_LIST}_internal"
+        before = os.environ.get(f"OMPI_MCA_{setting}", "")
     entries = [entry for entry in before.split(";") if entry]
     return {f"OMPI_MCA_{setting}": ";".join(dict.fromkeys([*entries, *names]))}
 
@@ -252,5 +242,5 @@ def openmpi(
     names = [name for name in settings if not name.startswith("OMPI_")]
     names += [name for name in _OURS if name in os.environ and name not in names]
     if names:
-        settings |= _carried(names)
+        settings |= _carried(names, is_4_1=plugin)
     _print(settings)
