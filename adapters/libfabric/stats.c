@@ -4,8 +4,8 @@
  * name of its endpoint, which that one's own lines begin with.  So whoever has the lines of all
  * processes can join them.
  *
- * Counted is what went in packets.  What is written to or read from a peer's memory directly, by
- * RMA or by pulling a large message over the network, is not.
+ * Counted is what went in packets, was read in place, or was pulled over the network.  What RMA writes
+ * to or reads from a peer's memory in the region is not.
  */
 #include "internal.h"
 

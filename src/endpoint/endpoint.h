@@ -335,9 +335,13 @@ struct ivc_peer_stats {
     uint64_t received_packets, received_bytes;  /* through memory */
     uint64_t read_bytes;                        /* beside those: in place, ivc_endpoint_read_lent() */
     uint64_t full;                              /* how often IVC_E_FULL was the answer */
-    uint64_t network_sent_bytes, network_received_bytes;
+    uint64_t network_sent_bytes, network_received_bytes;    /* pulls among them */
 };
 void ivc_peer_stats(const struct ivc_peer *peer, struct ivc_peer_stats *ret_stats);
+/* Whoever pulls counts it, and so does who was told that it was done: all that it had exposed, since it
+ * does not know how much of that was wanted.  Under the lock of the caller's calls. */
+void ivc_peer_count_pulled(struct ivc_peer *peer, size_t len);
+void ivc_peer_count_exposed(struct ivc_peer *peer, size_t len);
 
 /* Where this endpoint's memory is, for people: "file /dev/shm/x, 64 MiB, uuid ...". */
 const char *ivc_endpoint_describe(const struct ivc_endpoint *endpoint);

@@ -64,6 +64,7 @@ struct ivc_peer {
     uint32_t remote_sent, remote_received;  /* packets, greeting included */
     bool greeted;                   /* we have sent the greeting */
     bool asked;                     /* ... once more, on another route: whether all came that went by the first */
+    uint64_t pulled_bytes, exposed_bytes;   /* beside what is in `stats`, which another lock guards */
 };
 
 enum {

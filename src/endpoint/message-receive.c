@@ -224,6 +224,12 @@ static void read_lent(struct ivc_arrival *arrival)
         owe(arrival, ARRIVAL_TO_ASK);
 }
 
+static void end_pulled(struct ivc_arrival *arrival)
+{
+    ivc_peer_count_pulled(arrival->message.peer, arrival->landing.room);
+    end_fetched(arrival);
+}
+
 static void on_pulled(void *arg, int status)
 {
     struct ivc_arrival *arrival = arg;
@@ -235,7 +241,7 @@ static void on_pulled(void *arg, int status)
     else if (status != 0)
         owe(arrival, ARRIVAL_TO_ASK);       /* if the peer is there still, it can send it */
     else
-        end_fetched(arrival);
+        end_pulled(arrival);
 }
 
 static int pull(struct ivc_arrival *arrival)

@@ -384,6 +384,8 @@ void ivc_outgoing_pulled(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
     out = find_offered(mailbox, peer, id);
     if (!out)
         return;
+    if (out->exposed)
+        ivc_peer_count_exposed(peer, out->len);
     box = out->box;
     box->holds++;
     finish(out, 0);

@@ -480,4 +480,16 @@ const struct ivc_member *ivc_peer_member(const struct ivc_peer *peer)
 void ivc_peer_stats(const struct ivc_peer *peer, struct ivc_peer_stats *ret_stats)
 {
     *ret_stats = peer->stats;
+    ret_stats->network_sent_bytes += peer->exposed_bytes;
+    ret_stats->network_received_bytes += peer->pulled_bytes;
+}
+
+void ivc_peer_count_pulled(struct ivc_peer *peer, size_t len)
+{
+    peer->pulled_bytes += len;
+}
+
+void ivc_peer_count_exposed(struct ivc_peer *peer, size_t len)
+{
+    peer->exposed_bytes += len;
 }

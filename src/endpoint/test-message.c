@@ -968,6 +968,18 @@ static void open_on_network(void)
     node_open(&b, "none");
 }
 
+/* What goes over the network is counted, also what is pulled, which is in no packet. */
+static void check_counts(const struct ivc_peer *there, const struct ivc_peer *back, size_t len)
+{
+    struct ivc_peer_stats sent, received;
+
+    ivc_peer_stats(there, &sent);
+    ivc_peer_stats(back, &received);
+    CHECK_THAT(sent.network_sent_bytes >= len, "%llu of %zu", (unsigned long long)sent.network_sent_bytes, len);
+    CHECK_THAT(received.network_received_bytes >= len, "%llu of %zu",
+               (unsigned long long)received.network_received_bytes, len);
+}
+
 /* The same over a network. */
 static void test_network(void)
 {
@@ -1001,6 +1013,7 @@ static void test_network(void)
     turn_until(&b.sents, N);
     CHECK_EQ(a.gone_dones + b.gone_dones + a.gone_sents + b.gone_sents, 0);
     CHECK_EQ(path.pulls > 0, ivc_endpoint_can_pull(a.endpoint, there));
+    check_counts(back, there, 10 << 20);
     expect_rest();
     close_all();
 }
