@@ -108,13 +108,16 @@ static void test_names(void)
 static void test_sizes(void)
 {
     static const struct { uint64_t size; const char *says; } rows[] = {
-        { 0, "0 bytes" }, { 1, "1 bytes" }, { 4096, "4096 bytes" }, { MIB - 1, "1048575 bytes" },
+        { 1, "1 bytes" }, { 4096, "4096 bytes" }, { MIB - 1, "1048575 bytes" },
     };
+    const char *path = check_file(0, 0);
 
-    for (unsigned i = 0; i < 4; i++) {
-        const char *path = check_file(0, rows[i].size);
-
-        REFUSED(path, -EFBIG, path, "too small", rows[i].says, "truncate -s 64M");
+    REFUSED(path, -EFBIG, path, "empty", "truncate -s 64M");
+    for (unsigned i = 0; i < 3; i++) {
+        path = check_file(0, rows[i].size);
+        REFUSED(path, -EFBIG, path, "not a region", rows[i].says, "another file");
+        /* It may be the user's own data. */
+        CHECK_THAT(!strstr(ivc_error_text(), "truncate"), "%s", ivc_error_text());
     }
     CHECK_THAT(try_open(check_file(0, MIB)) == 0, "%s", ivc_error_text());
     CHECK_THAT(try_open(check_file(0, MIB + 1)) == 0, "%s", ivc_error_text());

@@ -124,6 +124,16 @@ static int check_room(int fd, const char *name, uint64_t size)
 }
 
 static int file_map(const char *name, struct ivc_mapping *ret_mapping)
+/* Only of what has no content we say how to give it some: a name may be that of anything. */
+static int too_small(const char *name, uint64_t size)
+{
+    if (size > 0)
+        return ivc_error_set(-EFBIG, "region %s: not a region, it has only %llu bytes, and the smallest %d; "
+                             "name another file", name, (unsigned long long)size, IVC_LAYOUT_SIZE_MIN);
+    return ivc_error_set(-EFBIG, "region %s: empty; it needs at least %d bytes (256 KiB for each process): "
+                         "'truncate -s 64M %s'", name, IVC_LAYOUT_SIZE_MIN, name);
+}
+
 {
     IVC_AUTO_CLOSE int fd = open(name, O_RDWR | O_CLOEXEC);
     uint64_t size;
@@ -135,9 +145,7 @@ static int file_map(const char *name, struct ivc_mapping *ret_mapping)
     if (r < 0)
         return r;
     if (size < IVC_LAYOUT_SIZE_MIN)
-        return ivc_error_set(-EFBIG, "region %s: too small, %llu bytes; it needs at least %d "
-                             "(256 KiB for each process): 'truncate -s 64M %s'",
-                             name, (unsigned long long)size, IVC_LAYOUT_SIZE_MIN, name);
+        return too_small(name, size);
     r = check_room(fd, name, size);
     if (r < 0)
         return r;
