@@ -192,7 +192,32 @@ static void test_permission_found(void)
     own_dev();
     make("/dev/shm/ivc", MIB, 0640);
     CHECK(setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
-    REFUSED(NULL, -EACCES, "/dev/shm/ivc", "no permission");
+    REFUSED(NULL, -EACCES, "/dev/shm/ivc", "no permission", "chgrp ivc", "chmod g+rw", "IVC_REGION=none");
+}
+
+/* Who has a network goes on without what was only found and is others'; not without what was named. */
+static void test_others_found(void)
+{
+    struct ivc_endpoint_options options = { .magic_id = 1, .on_packet = on_packet, .network = true };
+    struct ivc_endpoint *endpoint;
+
+    setenv("FI_TCP_IFACE", "lo", 0);
+    options.region = "none";
+    if (ivc_endpoint_open(&options, &endpoint) != 0)
+        check_skip("no network: %s", ivc_error_text());
+    ivc_endpoint_free(endpoint);
+    options.region = NULL;
+    own_dev();
+    make("/dev/shm/ivc", MIB, 0640);
+    CHECK(setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
+    CHECK_THAT(ivc_endpoint_open(&options, &endpoint) == 0, "%s", ivc_error_text());
+    CHECK_TEXT(ivc_endpoint_warning(endpoint), "/dev/shm/ivc", "no permission", "IVC_REGION=none", "network");
+    ivc_endpoint_free(endpoint);
+    options.region = "/dev/shm/ivc";
+    CHECK_EQ(ivc_endpoint_open(&options, &endpoint), -EACCES);
+    options.region = NULL;
+    setenv("IVC_REGION", "/dev/shm/ivc", 1);
+    CHECK_EQ(ivc_endpoint_open(&options, &endpoint), -EACCES);
 }
 
 static void test_directory_full(void)
@@ -283,6 +308,7 @@ static const struct check_case cases[] = {
     { "another tenant", test_tenant, 0 },
     { "no permission", test_permission, 0 },
     { "no permission for the one that is found", test_permission_found, 0 },
+    { "the one that is found is others', and there is a network", test_others_found, 0 },
     { "directory full", test_directory_full, 0 },
     { "region full", test_region_full, 0 },
     { "impossible tunables", test_tunables, 0 },

@@ -22,7 +22,10 @@ static int look_for_region(void)
         if (answer == 0)
             ivc_region_free(region);
         else if (answer < 0)
-            ivc_fi_say("%s", ivc_error_text());
+            ivc_fi_say("%s%s", ivc_error_text(),
+                       ivc_region_is_others(NULL, answer) ? "; going on without it" : "");
+        if (ivc_region_is_others(NULL, answer))
+            answer = IVC_E_NOREGION;
     }
     pthread_mutex_unlock(&lock);
     return answer;

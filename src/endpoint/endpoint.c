@@ -72,7 +72,11 @@ static int find_region(struct ivc_endpoint *endpoint, const struct ivc_endpoint_
 {
     int r = ivc_region_open(options->region, &endpoint->home.region);
 
-    return r == IVC_E_NOREGION && options->network ? 0 : r;
+    if (!options->network || (r != IVC_E_NOREGION && !ivc_region_is_others(options->region, r)))
+        return r;
+    if (r != IVC_E_NOREGION)
+        snprintf(endpoint->warning, sizeof endpoint->warning, "%.440s; going on over the network", ivc_error_text());
+    return 0;
 }
 
 static int move_in(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)

@@ -91,7 +91,8 @@ struct ivc_endpoint_options {
 /*
  * Opens the region, joins it.  Returns IVC_E_NOREGION when there is nothing to join and nobody
  * asked for a particular region (step aside without a word); a negative errno when there is
- * something and it cannot be used: ivc_error_text() says what, where and what to try.
+ * something and it cannot be used: ivc_error_text() says what, where and what to try.  Who has a
+ * network goes on without a region that nobody named and that is others', and has a warning.
  */
 int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_endpoint **ret_endpoint);
 

@@ -130,17 +130,28 @@ static int attach_only(const struct ivc_mechanism **ret_mechanism, char ret_name
     if (usable)
         return map_candidate(usable, ret_mechanism, ret_name, ret_mapping);
     if (refused)
-        return ivc_error_set(-EACCES, "region %s: %s", refused->name, refused->refused);
+        return ivc_error_set(-EACCES, "region %s: %s; IVC_REGION=none does without", refused->name,
+                             refused->refused);
     return ivc_error_set(IVC_E_NOREGION, "no shared memory found: no ivshmem device, no "
                          "/dev/mmapper, no grants of Xen, no /dev/shm/ivc or /dev/hugepages/ivc; attach one to the "
                          "guest, or name one with IVC_REGION");
 }
 
+static const char *wanted(const char *name)
+{
+    return name && *name ? name : getenv("IVC_REGION");
+}
+
+bool ivc_region_is_others(const char *name, int answer)
+{
+    name = wanted(name);
+    return answer == -EACCES && (!name || !*name);
+}
+
 int ivc_region_attach(const char *name, const struct ivc_mechanism **ret_mechanism,
                       char ret_name[256], struct ivc_mapping *ret_mapping)
 {
-    if (!name || !*name)
-        name = getenv("IVC_REGION");
+    name = wanted(name);
     if (name && strcmp(name, "none") == 0)
         return ivc_error_set(IVC_E_NOREGION, "no region is to be used (IVC_REGION=none)");
     if (name && *name)

@@ -22,6 +22,8 @@ static const char *const well_known[] = {
     "/dev/hugepages/ivc",
 };
 
+#define NO_PERMISSION "no permission to read and write it; let your group do so: 'chgrp ivc %s && chmod g+rw %s' as root"
+
 /* A DAX device tells its size in sysfs. */
 static int dax_size(const struct stat *st, uint64_t *ret_size)
 {
@@ -99,8 +101,7 @@ static int open_error(const char *name)
         return ivc_error_set(code, "region %s: no such file; make one, for example with "
                              "'truncate -s 64M %s', or correct IVC_REGION", name, name);
     if (code == -EACCES || code == -EPERM)
-        return ivc_error_set(code, "region %s: no permission to read and write it; let your group "
-                             "do so: 'chgrp ivc %s && chmod g+rw %s' as root", name, name, name);
+        return ivc_error_set(code, "region %s: " NO_PERMISSION, name, name, name);
     return ivc_error_set(code, "region %s: cannot open it: %s", name, strerror(-code));
 }
 
@@ -123,7 +124,6 @@ static int check_room(int fd, const char *name, uint64_t size)
                          (unsigned long long)(room >> 20));
 }
 
-static int file_map(const char *name, struct ivc_mapping *ret_mapping)
 /* Only of what has no content we say how to give it some: a name may be that of anything. */
 static int too_small(const char *name, uint64_t size)
 {
@@ -134,6 +134,7 @@ static int too_small(const char *name, uint64_t size)
                          "'truncate -s 64M %s'", name, IVC_LAYOUT_SIZE_MIN, name);
 }
 
+static int file_map(const char *name, struct ivc_mapping *ret_mapping)
 {
     IVC_AUTO_CLOSE int fd = open(name, O_RDWR | O_CLOEXEC);
     uint64_t size;
@@ -179,13 +180,19 @@ static void file_find(void (*found)(void *, const struct ivc_mechanism *, const 
                                       const char *),
                       void *arg)
 {
+    char reason[256];
+
     for (unsigned i = 0; i < sizeof well_known / sizeof *well_known; i++) {
-        if (access(well_known[i], F_OK) < 0)
+        const char *name = well_known[i];
+
+        if (access(name, F_OK) < 0)
             continue;
-        if (access(well_known[i], R_OK | W_OK) == 0)
-            found(arg, &ivc_mechanism_file, well_known[i]);
-        else
-            refused(arg, &ivc_mechanism_file, well_known[i], "no permission to read and write it");
+        if (access(name, R_OK | W_OK) == 0) {
+            found(arg, &ivc_mechanism_file, name);
+            continue;
+        }
+        snprintf(reason, sizeof reason, NO_PERMISSION, name, name);
+        refused(arg, &ivc_mechanism_file, name, reason);
     }
 }
 

@@ -79,6 +79,9 @@ struct ivc_identity {
 /* Finds a region (`name` as IVC_REGION; NULL: the environment, then what there is), maps it and
  * formats it when it was never used.  Answers as ivc_endpoint_open(). */
 int ivc_region_open(const char *name, struct ivc_region **ret_region);
+/* The answer is about a region that nobody named and that is not for us: no permission, another tenant.
+ * Whoever made it there must not keep others from their work; who has another way goes that, with a line. */
+bool ivc_region_is_others(const char *name, int answer);
 void ivc_region_free(struct ivc_region *region);
 
 /* Takes a slot in the directory and starts the helper thread.  -ENOSPC: the directory is full. */
