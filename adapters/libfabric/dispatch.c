@@ -112,6 +112,7 @@ int ivc_fi_ep_open_core(struct ivc_fi_ep *ep)
     }
     r = ivc_mailbox_new(ep->endpoint, on_start, on_done, ep, &ep->mailbox);
     if (r != 0) {
+        ivc_fi_say("%s", ivc_error_text());
         ivc_endpoint_free(ep->endpoint);
         ep->endpoint = NULL;
         return ivc_fi_error(r);

@@ -122,14 +122,27 @@ void ivc_fi_peer_arrived(void *arg, struct ivc_peer *core)
         name_peer(ep, peer, addr);
 }
 
+/* The first is said to people: a job ends with it, and others often follow from it. */
+static void tell_gone(const struct ivc_peer *core, const char *reason)
+{
+    static ivc_atomic_u32 said;
+    char text[400];
+
+    snprintf(text, sizeof text, "process %u on host %s cannot be reached any more: %s", ivc_peer_client_id(core),
+             ivc_peer_host(core), reason);
+    if (ivc_cas(&said, 0, 1))
+        ivc_fi_say("%s", text);
+    else
+        IVC_FI_WARN("%s", text);
+}
+
 void ivc_fi_peer_gone(void *arg, struct ivc_peer *core, const char *reason)
 {
     struct ivc_fi_ep *ep = arg;
     struct ivc_fi_peer *peer = ivc_peer_arg(core);
 
     if (reason)
-        IVC_FI_WARN("peer %u on %s is gone: %s", ivc_peer_client_id(core), ivc_peer_host(core),
-                    reason);
+        tell_gone(core, reason);
     ivc_mailbox_gone(ep->mailbox, core);
     if (!peer)
         return;

@@ -103,6 +103,16 @@ void ivc_fi_say(const char *format, ...)
     errno = saved;
 }
 
+/* Applications know no more than the number, and most end with it: the first is said. */
+static int no_space(void)
+{
+    static ivc_atomic_u32 said;
+
+    if (ivc_cas(&said, 0, 1))
+        ivc_fi_say("%s", ivc_error_text());
+    return -FI_ENOSPC;
+}
+
 int ivc_fi_error(int core_answer)
 {
     switch (core_answer) {
@@ -111,7 +121,7 @@ int ivc_fi_error(int core_answer)
     case IVC_E_UNREACHABLE:
         return -FI_EHOSTUNREACH;
     case IVC_E_NOSPACE:
-        return -FI_ENOSPC;
+        return no_space();
     case IVC_E_GONE:
         return -FI_ECONNABORTED;
     case IVC_E_NOREGION:

@@ -437,6 +437,105 @@ static void case_bad_region(void)
     CHECK_TEXT(said, "/dev/shm/ivc-no-such-region", "no such file", "truncate");
 }
 
+static void case_bad_size(void)
+{
+    char said[2000];
+
+    end_environment(check_file(0, 1 << 20));
+    unsetenv("FI_LOG_LEVEL");
+    setenv("IVC_OFFER_SIZE", "foo", 1);
+    CHECK_EQ(listen_to(try_open, said, sizeof said), -FI_EINVAL);
+    CHECK_TEXT(said, "IVC_OFFER_SIZE=foo");
+}
+
+/* ---------------------------------------------------------------- what ends a job is said, once */
+
+/* Everybody writes to everybody, and there is no memory for so many rings. */
+static int fill_region(void)
+{
+    enum { N = 12 };
+    static struct end ends[N];
+    int n_refused = 0;
+
+    for (unsigned i = 0; i < N; i++)
+        end_open(&ends[i], FI_THREAD_DOMAIN);
+    for (unsigned i = 0; i < N; i++)
+        for (unsigned k = 0; k < N; k++) {
+            ssize_t r = fi_tinject(ends[i].ep, "x", 1, end_meet(&ends[i], ends[k].address), 1);
+
+            n_refused += r == -FI_ENOSPC;
+            CHECK_THAT(r == 0 || r == -FI_EAGAIN || r == -FI_ENOSPC, "%s", fi_strerror((int)-r));
+        }
+    return n_refused;
+}
+
+static unsigned count_lines(const char *said)
+{
+    unsigned n = *said != '\0';
+
+    for (; *said; said++)
+        n += *said == '\n';
+    return n;
+}
+
+static void case_region_full(void)
+{
+    char said[2000];
+
+    end_environment(check_file(0, 1 << 20));
+    unsetenv("FI_LOG_LEVEL");
+    CHECK(listen_to(fill_region, said, sizeof said) > 1);
+    CHECK_TEXT(said, "ivc: region", "full", "larger region");
+    CHECK_THAT(count_lines(said) == 1, "%s", said);
+}
+
+static int send_long(void *arg)
+{
+    uint8_t address[END_ADDRESS];
+    int *fds = arg;
+    struct end end;
+    fi_addr_t to;
+
+    setenv("IVC_CHUNK_SIZE", "256K", 1);
+    CHECK(read(fds[0], address, END_ADDRESS) == END_ADDRESS);
+    end_open(&end, FI_THREAD_DOMAIN);
+    to = end_meet(&end, address);
+    CHECK_EQ(fi_tsend(end.ep, big, 200000, NULL, to, 1, CONTEXT(2)), 0);
+    for (;;) {      /* until it is killed */
+        fi_cq_read(end.cq, NULL, 0);
+        sched_yield();
+    }
+}
+
+static int receive_long(void)
+{
+    struct end_event event;
+    int fds[2];
+    pid_t pid;
+
+    CHECK(pipe(fds) == 0);
+    setenv("IVC_OFFER_SIZE", "1M", 1);
+    pid = check_fork(send_long, fds);
+    end_open(&b, FI_THREAD_DOMAIN);
+    CHECK_EQ(fi_trecv(b.ep, room, sizeof room, NULL, FI_ADDR_UNSPEC, 1, 0, CONTEXT(1)), 0);
+    CHECK(write(fds[1], b.address, END_ADDRESS) == END_ADDRESS);
+    for (uint64_t limit = end_now_ms() + 2000 * check_slowdown(); end_now_ms() < limit; sched_yield())
+        CHECK(!end_poll(&b, &event));
+    check_kill(pid);
+    return 0;
+}
+
+static void case_chunk_sizes(void)
+{
+    char said[2000];
+
+    end_environment(check_file(0, 64 << 20));
+    unsetenv("FI_LOG_LEVEL");
+    listen_to(receive_long, said, sizeof said);
+    CHECK_TEXT(said, "ivc: process", "IVC_CHUNK_SIZE");
+    CHECK_THAT(count_lines(said) == 1, "%s", said);
+}
+
 /* ---------------------------------------------------------------- closing */
 
 /* Injected bytes are nobody else's: they leave before the endpoint is gone, and in bounded time. */
@@ -533,6 +632,9 @@ static const struct check_case cases[] = {
     { "IVC_NETWORK names us", case_network_is_us, 0 },
     { "neither region nor network", case_no_way, 0 },
     { "a region that is not there", case_bad_region, 0 },
+    { "a size that is none", case_bad_size, 0 },
+    { "a region that is full", case_region_full, 0 },
+    { "packets longer than ours", case_chunk_sizes, 0 },
     { "closed with injected messages", case_close, 0 },
     { "closed with injected messages that were only offered", case_close_offered, 0 },
     { "closed with injected messages that nobody reads", case_close_unread, 0 },
