@@ -89,7 +89,8 @@ static int component_register(void)
     register_bool("moves",
         "Open such a network for live migration: peers that share memory at the start are reached "
         "by it when a guest of theirs or ours moves. Without libfabric, or with IVC_NETWORK=none, "
-        "guests of the job cannot be moved. All ranks must agree (default: true)",
+        "guests of the job cannot be moved; one that IVC_NETWORK names must be there. All ranks must "
+        "agree (default: true)",
         &c->moves);
     c->ring_size = 0;
     register_uint("ring_size", "Bytes of shared memory for one direction of a pair of ranks "

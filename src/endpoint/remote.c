@@ -525,7 +525,7 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
     };
     const char *asked = options->network_provider ? options->network_provider
                         : getenv("IVC_NETWORK");
-    bool none = asked && strcasecmp(asked, "none") == 0;
+    bool by_name = asked && *asked, none = by_name && strcasecmp(asked, "none") == 0;
     int r;
 
     if (!options->network && !(options->moves && endpoint->home.region))
@@ -537,9 +537,9 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
     if (!endpoint->home.region)
         return ivc_error_set(r, "neither shared memory nor a network: there is no region "
                              "(IVC_REGION), and %s", endpoint->no_network);
-    /* Who is in a region can do without, unless a network was asked for by name; "none" is the name
-     * for not having one. */
-    return none || !options->network || (!asked && r == -ENODEV) ? 0 : r;
+    /* Who is in a region can do without, unless a network was asked for by name, or a value of ours is
+     * wrong: that is not to be found out when a guest moves.  "none" is the name for not having one. */
+    return none || (!by_name && r == -ENODEV) ? 0 : r;
 }
 
 /* To whoever may still wait for something of ours; memory tells the others. */

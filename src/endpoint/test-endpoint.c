@@ -1077,6 +1077,28 @@ static void test_remote_lies(void)
     node_close(&a);
 }
 
+/* A network that is for moves only: a wrong value is known at the start, not when a guest moves. */
+static void selection_for_moves(void)
+{
+    static const struct { const char *name, *value; int code; } cases[] = {
+        { "IVC_NETWORK", "tpc", -ENODEV }, { "IVC_NETWORK", "ivc", -EINVAL },
+        { "IVC_NETWORK_TIMEOUT", "soon", -EINVAL }, { "IVC_NETWORK", "none", 0 }, { "IVC_NETWORK", "", 0 },
+    };
+    struct ivc_endpoint_options options = {
+        .region = check_file(1, SIZE), .moves = true, .on_packet = on_packet, .arg = &b,
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv(cases[i].name, cases[i].value, 1);
+        CHECK_EQ(ivc_endpoint_open(&options, &b.endpoint), cases[i].code);
+        if (cases[i].code == 0)
+            node_close(&b);
+        else
+            CHECK_TEXT(ivc_error_text(), cases[i].name, cases[i].value);
+        unsetenv(cases[i].name);
+    }
+}
+
 /* Errors of selection: each one clear line. */
 static void test_remote_selection(void)
 {
@@ -1118,6 +1140,7 @@ static void test_remote_selection(void)
     CHECK_EQ(remote_open(&b, NULL), -EINVAL);
     CHECK_TEXT(ivc_error_text(), "IVC_NETWORK_TIMEOUT");
     unsetenv("IVC_NETWORK_TIMEOUT");
+    selection_for_moves();
     /* Two sides that have chosen differently. */
     if (remote_open(&b, "sockets") == 0) {
         ivc_endpoint_address(a.endpoint, &address);
