@@ -320,12 +320,34 @@ static void test_usage(void)
     }
 }
 
+/* A look leaves a region as it is, also one that nobody has used. */
+static void test_list_unused(void)
+{
+    static char bytes[SIZE];
+    const char *path = check_file(0, SIZE);
+    struct tool tool;
+    int fd;
+
+    start(&tool, (const char *[]){ "--list", path, NULL });
+    expect(&tool, "nobody is in the region");
+    ends_with(&tool, 0);
+    start(&tool, (const char *[]){ "--json", "--list", path, NULL });
+    expect(&tool, "{\"event\": \"list\", \"guests\": []}");
+    ends_with(&tool, 0);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && read(fd, bytes, SIZE) == SIZE);
+    close(fd);
+    for (size_t i = 0; i < SIZE; i++)
+        CHECK_THAT(bytes[i] == 0, "byte %zu was written", i);
+}
+
 static const struct check_case cases[] = {
     { "answered", test_answered, 0 },
     { "one does not answer", test_timeout, 0 },
     { "cancelled", test_cancelled, 0 },
     { "a library of before", test_too_old, 0 },
     { "names", test_names, 0 },
+    { "a list of a region that nobody has used", test_list_unused, 0 },
     { "usage", test_usage, 0 },
 };
 CHECK_MAIN(cases)

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "region/order.h"
+#include "region/window.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -269,6 +270,29 @@ static int run(const struct options *options, struct people *people)
     return status;
 }
 
+/* A look writes nothing, so one that nobody has used is not to be opened, which would format it. */
+static bool is_unused(const char *name)
+{
+    const struct ivc_mechanism *mechanism;
+    struct ivc_mapping mapping;
+    char chosen[256];
+    bool unused;
+
+    if (ivc_region_attach(name, &mechanism, chosen, &mapping) != 0)
+        return false;
+    unused = ivc_window_is_unused(&mapping);
+    ivc_mapping_free(&mapping);
+    return unused;
+}
+
+static int list_nobody(const struct options *options, const struct people *nobody)
+{
+    struct say say = { .people = nobody, .json = options->json };
+
+    say_guests(&say);
+    return 0;
+}
+
 static void catch_signals(void)
 {
     struct sigaction action = { .sa_handler = on_signal };
@@ -289,7 +313,9 @@ int main(int argc, char **argv)
     if (status >= 0)
         return status;
     catch_signals();
-    if (ivc_region_open(options.region, &region) != 0 || people_open(region, &people) != 0) {
+    if (options.list && is_unused(options.region)) {
+        status = list_nobody(&options, &people);
+    } else if (ivc_region_open(options.region, &region) != 0 || people_open(region, &people) != 0) {
         say_error(options.json, ivc_error_text());
         status = EXIT_NOT_ANSWERED;
     } else {

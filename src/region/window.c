@@ -143,24 +143,29 @@ static int check_tenant(const char *name, const struct ivc_layout_header *header
                          "that is you, or attach a region of your own", name, theirs.name.text);
 }
 
+/* Or others are formatting it right now: their half-written header is no damage, and finishing it along
+ * with them is safe. */
+bool ivc_window_is_unused(const struct ivc_mapping *mapping)
+{
+    const struct ivc_layout_header *header = mapping->memory;
+
+    /* Acquire: pairs with the release of magic in format(). */
+    return ivc_load_acquire(&header->magic) == 0
+           && (all_zero(header) || ivc_load_relaxed(&header->size) == mapping->size);
+}
+
 int ivc_window_open(const char *name, const struct ivc_mapping *mapping,
                     struct ivc_window_geometry *ret_geometry)
 {
     struct ivc_layout_header *header = mapping->memory;
-    /* Acquire: pairs with the release of magic in format(). */
-    uint64_t magic = ivc_load_acquire(&header->magic);
     struct ivc_window_geometry geometry;
     uint32_t version;
     int r;
 
-    /* An unused window, or one that others are formatting right now: their half-written header is
-     * no damage, and finishing it along with them is safe. */
-    if (magic == 0 && (all_zero(header)
-                       || ivc_load_relaxed(&header->size) == mapping->size)) {
+    if (ivc_window_is_unused(mapping))
         format(header, mapping->size);
-        magic = ivc_load_acquire(&header->magic);
-    }
-    if (magic != IVC_LAYOUT_MAGIC)
+    /* Acquire: as above. */
+    if (ivc_load_acquire(&header->magic) != IVC_LAYOUT_MAGIC)
         return ivc_error_set(-EBADMSG, "region %s: holds something that is not an ivc region; if "
                              "nothing else uses that memory, clear it with 'ivc region reset'",
                              name);

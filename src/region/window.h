@@ -22,6 +22,9 @@ struct ivc_window_geometry ivc_window_geometry(uint64_t size);
 int ivc_window_open(const char *name, const struct ivc_mapping *mapping,
                     struct ivc_window_geometry *ret_geometry);
 
+/* Whether ivc_window_open() would format it: nobody has used it yet. */
+bool ivc_window_is_unused(const struct ivc_mapping *mapping);
+
 /* The UUID in a formatted window's header as text; -ENODATA when it is not formatted. */
 int ivc_window_uuid(const struct ivc_mapping *mapping, char ret_uuid[37]);
 
