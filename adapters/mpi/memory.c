@@ -195,10 +195,9 @@ bool IVC_FIND_LENT(const void *where, uint64_t size, struct ivc_lent_place *ret_
 
 static void say(void)
 {
-    const char *value = getenv("IVC_STATS");
     char host[65] = "";
 
-    if (!value || strcmp(value, "1") != 0 || memory.pieces + memory.refused == 0)
+    if (!ivc_env_is_on("IVC_STATS") || memory.pieces + memory.refused == 0)
         return;
     gethostname(host, sizeof host - 1);
     fprintf(stderr, "ivc: process %d on host %s: memory for MPI: %" PRIu64 " pieces %" PRIu64

@@ -77,7 +77,7 @@ static int component_register(void)
     c->stats = ivc_env_is_on("IVC_STATS");
     register_bool("stats",
         "Print at the end, per rank and peer, how much went through memory "
-        "(default: true when the environment variable IVC_STATS is 1)",
+        "(default: true when the environment variable IVC_STATS is set, and not to 0)",
         &c->stats);
     c->network = false;
     register_bool("network",
