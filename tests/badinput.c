@@ -93,7 +93,10 @@ static void test_names(void)
 
     REFUSED("/dev/shm/ivc-no-such-file", -ENOENT, "/dev/shm/ivc-no-such-file", "no such file",
             "truncate");
-    REFUSED("somewhere", -EINVAL, "somewhere", "IVC_REGION");
+    REFUSED("somewhere", -EINVAL, "somewhere", "correct that name");
+    setenv("IVC_REGION", "somewhere", 1);
+    REFUSED(NULL, -EINVAL, "somewhere", "correct IVC_REGION");
+    unsetenv("IVC_REGION");
     REFUSED("uuid:00000000-0000-0000-0000-000000000000", -ENODEV, "uuid:0000", "ivc_info");
     REFUSED("uuid:", -ENODEV, "uuid:", "ivc_info");
     REFUSED("pci:0000:7f:1f.7", -ENODEV, "pci:0000:7f:1f.7", "1af4:1110", "lspci");

@@ -70,7 +70,7 @@ static int component_register(void)
 
     c->region = NULL;
     (void) mca_base_component_var_register(&c->super.btl_version, "region",
-        "Shared memory to use: a file, a device, or the UUID of an ivshmem device "
+        "Shared memory to use: a path from the root, 'pci:ADDRESS', 'uuid:UUID', 'xen' or 'none' "
         "(default: the environment variable IVC_REGION, then what is found)",
         MCA_BASE_VAR_TYPE_STRING, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->region);

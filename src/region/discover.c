@@ -56,6 +56,13 @@ unsigned ivc_region_candidates(struct ivc_candidate *ret_candidates, unsigned n)
     return search.n;
 }
 
+const char *ivc_region_named_by(const char *name)
+{
+    const char *environment = getenv("IVC_REGION");
+
+    return environment && strcmp(environment, name) == 0 ? "IVC_REGION" : "that name";
+}
+
 enum { CANDIDATES_MAX = 16 };
 
 static int map_candidate(const struct ivc_candidate *candidate,
@@ -104,7 +111,7 @@ static int attach_named(const char *name, const struct ivc_mechanism **ret_mecha
         candidate.mechanism = &ivc_mechanism_xen;
     else if (name[0] != '/')
         return ivc_error_set(-EINVAL, "region '%s': not a path from the root, 'pci:ADDRESS', "
-                             "'uuid:UUID', 'xen' or 'none'; correct IVC_REGION", name);
+                             "'uuid:UUID', 'xen' or 'none'; correct %s", name, ivc_region_named_by(name));
     snprintf(candidate.name, sizeof candidate.name, "%s", name);
     return map_candidate(&candidate, ret_mechanism, ret_name, ret_mapping);
 }

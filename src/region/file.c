@@ -99,7 +99,7 @@ static int open_error(const char *name)
 
     if (code == -ENOENT)
         return ivc_error_set(code, "region %s: no such file; make one, for example with "
-                             "'truncate -s 64M %s', or correct IVC_REGION", name, name);
+                             "'truncate -s 64M %s', or correct %s", name, name, ivc_region_named_by(name));
     if (code == -EACCES || code == -EPERM)
         return ivc_error_set(code, "region %s: " NO_PERMISSION, name, name, name);
     return ivc_error_set(code, "region %s: cannot open it: %s", name, strerror(-code));

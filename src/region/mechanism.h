@@ -68,6 +68,9 @@ struct ivc_candidate {
 /* Fills at most n candidates, returns how many there are. */
 unsigned ivc_region_candidates(struct ivc_candidate *ret_candidates, unsigned n);
 
+/* What is to be corrected when there is nothing of that name: the environment, or what the caller was told. */
+const char *ivc_region_named_by(const char *name);
+
 /* Maps what `name` says (a path, "pci:...", "uuid:..."; NULL: the environment, then what is
  * found). */
 int ivc_region_attach(const char *name, const struct ivc_mechanism **ret_mechanism,
