@@ -279,6 +279,32 @@ static void test_tunables(void)
     CHECK_THAT(try_open(path) == 0, "%s", ivc_error_text());
 }
 
+/* A file for the trace that cannot be written is said, once, and stops nothing. */
+static void test_trace(void)
+{
+    struct ivc_endpoint_options options = { .region = check_file(0, MIB), .magic_id = 1, .on_packet = on_packet };
+    int fds[2], saved = dup(2);
+    struct ivc_endpoint *endpoint;
+    struct ivc_address address;
+    struct ivc_peer *peer;
+    char said[1000];
+    ssize_t n;
+
+    setenv("IVC_TRACE", "/nonexistent/folder/trace", 1);
+    CHECK(pipe(fds) == 0 && dup2(fds[1], 2) == 2);
+    CHECK_EQ(ivc_endpoint_open(&options, &endpoint), 0);
+    ivc_endpoint_address(endpoint, &address);
+    CHECK_EQ(ivc_endpoint_connect(endpoint, &address, &peer), 0);
+    CHECK_EQ(ivc_endpoint_send(endpoint, peer, 1, &(struct iovec){ "x", 1 }, 1), 0);
+    ivc_endpoint_free(endpoint);
+    dup2(saved, 2);
+    close(fds[1]);
+    n = read(fds[0], said, sizeof said - 1);
+    CHECK(n > 0 && said[n - 1] == '\n');
+    said[n - 1] = '\0';
+    CHECK_TEXT(said, "IVC_TRACE=/nonexistent/folder/trace", "No such file");
+}
+
 static void test_larger_than_region(void)
 {
     const char *path = check_file(0, MIB);
@@ -315,6 +341,7 @@ static const struct check_case cases[] = {
     { "directory full", test_directory_full, 0 },
     { "region full", test_region_full, 0 },
     { "impossible tunables", test_tunables, 0 },
+    { "a trace that cannot be written", test_trace, 0 },
     { "a ring larger than the region", test_larger_than_region, 0 },
 };
 CHECK_MAIN(cases)

@@ -3,9 +3,11 @@
 
 #include "base/util.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <string.h>
 
 static const char *const state_names[] = {
     "CLOSED", "CONNECTED", "ACTIVE", "SUSPENDING", "GONE",
@@ -22,10 +24,13 @@ static const char *wanted_path(void)
 /* One write for each line, so that those of several processes do not mix. */
 static void append(const char *path, const char *line, size_t len)
 {
+    static ivc_atomic_u32 said;
     IVC_AUTO_CLOSE int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
 
-    if (fd >= 0 && write(fd, line, len) < 0)
-        return;     /* a full disk is no reason to stop */
+    /* Neither a full disk nor a wrong path is a reason to stop; but who asks for a trace is told why there is
+     * none. */
+    if ((fd < 0 || write(fd, line, len) < 0) && ivc_cas(&said, 0, 1))
+        fprintf(stderr, "ivc: IVC_TRACE=%s: cannot write there: %s\n", path, strerror(errno));
 }
 
 /* Texts of ours and of the system: quotes and backslashes are all that could spoil the line. */
