@@ -92,6 +92,23 @@ static void usage(FILE *to)
           "[--compute S] [--idle] [--progress S] [--stop FILE] [--alloc-mem] [--json]\n", to);
 }
 
+/* A whole word that is a number, or the command line is wrong. */
+static bool read_number(const char *text, uint64_t *ret_number)
+{
+    char *end;
+
+    *ret_number = strtoull(text, &end, 0);
+    return *text >= '0' && *text <= '9' && !*end;
+}
+
+static bool read_seconds(const char *text, double *ret_seconds)
+{
+    char *end;
+
+    *ret_seconds = strtod(text, &end);
+    return end != text && !*end && *ret_seconds >= 0;
+}
+
 static int options_parse(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
@@ -108,18 +125,19 @@ static int options_parse(int argc, char **argv, struct options *options)
         { "help", no_argument, NULL, 'h' },
         { 0 },
     };
+    bool good = true;
     int c;
 
     *options = (struct options){ .seed = 1, .max_size = 8 << 20 };
     while ((c = getopt_long(argc, argv, "", names, NULL)) != -1) {
         switch (c) {
-        case 's': options->seed = strtoull(optarg, NULL, 0); break;
-        case 't': options->seconds = strtod(optarg, NULL); break;
-        case 'n': options->iterations = strtoull(optarg, NULL, 0); break;
-        case 'm': options->max_size = strtoull(optarg, NULL, 0); break;
-        case 'c': options->compute = strtod(optarg, NULL); break;
+        case 's': good = good && read_number(optarg, &options->seed); break;
+        case 't': good = good && read_seconds(optarg, &options->seconds); break;
+        case 'n': good = good && read_number(optarg, &options->iterations); break;
+        case 'm': good = good && read_number(optarg, &options->max_size); break;
+        case 'c': good = good && read_seconds(optarg, &options->compute); break;
         case 'i': options->idle = true; break;
-        case 'p': options->progress = strtod(optarg, NULL); break;
+        case 'p': good = good && read_seconds(optarg, &options->progress); break;
         case 'e': options->stop = optarg; break;
         case 'a': options->alloc_mem = true; break;
         case 'j': options->json = true; break;
@@ -127,7 +145,7 @@ static int options_parse(int argc, char **argv, struct options *options)
         default: return -1;
         }
     }
-    if (optind < argc || options->seconds < 0 || options->compute < 0 || options->progress < 0)
+    if (optind < argc || !good)
         return -1;
     if (options->seconds == 0 && options->iterations == 0 && !options->stop)
         options->iterations = 20;
