@@ -71,6 +71,8 @@ const char *look_rule(const struct looks *looks);
 
 /* measure.c: billions of bytes per second that one processor copies out of the mapping. */
 double measure_copy(const struct ivc_mapping *mapping);
+/* Of how much of it. */
+uint64_t measure_part(const struct ivc_mapping *mapping);
 
 /* missing.c: calls `say` for each place in which a region may lie and there is none. */
 void missing_report(void (*say)(void *arg, const char *what, const char *try), void *arg);

@@ -63,9 +63,9 @@ static void print_members(const struct look *look, bool verbose)
 
 static void print_mapping(const struct look *look)
 {
-    printf("    mapping:   %s, %.1f ns per load, %.1f GB/s copied out of it by one processor\n",
+    printf("    mapping:   %s, %.1f ns per load, %.1f GB/s copied out of %.1f MiB by one processor\n",
            look->mapping.speed.cached ? "cached" : "NOT cached", look->mapping.speed.read_ns,
-           look->copy_gbps);
+           look->copy_gbps, (double)measure_part(&look->mapping) / (1 << 20));
     if (!look->mapping.speed.cached)
         printf("    problem:   this guest maps the memory uncached, so messages will be slow; on "
                "AMD hosts attach the file as an NVDIMM or DAX device and set IVC_REGION to it, or "
