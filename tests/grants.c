@@ -11,6 +11,7 @@
 #include "exchange.h"
 #include "fake_grants.h"
 
+#include "channel/link.h"
 #include "region/grants-internal.h"
 
 enum { SECONDS = 60 };
@@ -86,10 +87,15 @@ static void pair_path(uint64_t from, uint64_t to, char ret_path[64])
     snprintf(ret_path, 64, "ivc-pairs/%016llx/%016llx", (unsigned long long)from, (unsigned long long)to);
 }
 
-/* What an endpoint does first. */
-static void connect_to(struct ivc_region *region, const struct ivc_member *member)
+static void make_page(struct ivc_region *region, const struct ivc_member *member)
 {
     CHECK_THAT(ivc_region_make_link(region, member->slot) == 0, "%s", ivc_error_text());
+}
+
+/* What an endpoint does first.  (The member answers by a page of its own.) */
+static void connect_to(struct ivc_region *region, const struct ivc_member *member)
+{
+    make_page(region, member);
     ivc_store_release(&ivc_region_own_link(region, member->slot)->generation, member->generation);
 }
 
@@ -136,6 +142,39 @@ static void test_pair_ends(void)
     wait_for_fate(b, &to_a, IVC_MEMBER_LEFT);
     ivc_region_unmap(b, to_a.slot, memory, 10000);
     ivc_store_release(&ivc_region_own_link(b, to_a.slot)->generation, 0);
+    ivc_region_free(b);
+    check_nothing_left();
+}
+
+static void wait_for_word(struct ivc_region *region, uint32_t slot)
+{
+    uint64_t end = ivc_now_ms() + 10000, head;
+
+    while (ivc_link_look(region, slot, &head) != IVC_LINK_SUSPENDED) {
+        CHECK_THAT(ivc_now_ms() < end, "member %u does not say that it has stopped", slot);
+        ivc_sleep_ms(1);
+    }
+    CHECK_EQ(head, 0);
+}
+
+/* Who has connected, and has to leave before the other one has heard of it, gets an answer. */
+static void test_stranger_leaves(void)
+{
+    struct ivc_region *a, *b;
+    struct ivc_member to_a, to_b;
+
+    fresh();
+    a = join(1);
+    b = join(2);
+    to_b = find(a, 2);
+    to_a = find(b, 1);
+    connect_to(a, &to_b);
+    wait_for_link(b, to_a.slot);
+    ivc_link_suspend(a, to_b.slot);
+    wait_for_word(b, to_a.slot);
+    CHECK_EQ(ivc_link_refuse(b, to_a.slot, to_a.generation), 0);
+    wait_for_word(a, to_b.slot);
+    ivc_region_free(a);
     ivc_region_free(b);
     check_nothing_left();
 }
@@ -341,7 +380,7 @@ static void test_back_at_once(void)
     CHECK_EQ(ivc_region_join(again, &identity), 0);
     while (ivc_region_member_at(a, 3, ivc_region_self(again)->generation, identity.endpoint_id, &now) != 0)
         CHECK(ivc_now_ms() < end);
-    connect_to(a, &now);
+    make_page(a, &now);
     ivc_region_free(b);
     ivc_store_release(&ivc_region_own_link(a, before.slot)->generation, 0);
     while (ivc_layout_phase(ivc_load_relaxed(&ivc_region_slot(a, before.slot)->state)) != IVC_PHASE_FREE) {
@@ -350,6 +389,7 @@ static void test_back_at_once(void)
     }
     pair_path(ivc_region_self(a)->endpoint_id, identity.endpoint_id, path);
     CHECK_EQ(again->grants->backend->get(again->grants->handle, 1, path, &text), 0);
+    connect_to(a, &now);
     to_a = find(again, 1);
     connect_to(again, &to_a);
     wait_for_link(a, now.slot);
@@ -430,7 +470,7 @@ static void test_wrong_references(void)
     a = join(1);
     b = join(2);
     to_b = find(a, 2);
-    connect_to(a, &to_b);
+    make_page(a, &to_b);
     for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) {
         char path[64], text[128];
 
@@ -441,6 +481,7 @@ static void test_wrong_references(void)
         CHECK(!ivc_region_peer_link(a, to_b.slot));
     }
     /* What it shows in its page are numbers of nothing. */
+    connect_to(a, &to_b);
     connect_to(b, &(struct ivc_member){ .slot = find(b, 1).slot, .generation = ivc_region_self(a)->generation });
     wait_for_link(a, to_b.slot);
     for (uint32_t handle = 0; handle < 3; handle++)
@@ -691,6 +732,7 @@ static void test_connects(void)
 
 static const struct check_case cases[] = {
     { "a pair ends", test_pair_ends, SECONDS },
+    { "one that leaves before it was met", test_stranger_leaves, SECONDS },
     { "the store is spared", test_store_is_spared, SECONDS },
     { "20 connects and closes", test_many_pairs, 2 * SECONDS },
     { "200 endpoints come and go", test_connects, 3 * SECONDS },

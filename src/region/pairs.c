@@ -564,6 +564,18 @@ static bool is_waited_for(const struct ivc_region *region, uint32_t slot)
     return own && ivc_load_relaxed(&own->link.suspended) == IVC_LINK_IS_SUSPENDED;
 }
 
+/* It has connected to us, and nobody here has heard of it. If it has to leave before that, it waits for our word, which
+ * needs a page of ours (is_stranger() in endpoint/helper.c). */
+static void answer_page(struct ivc_region *region, uint32_t slot)
+{
+    const struct ivc_pair_page *peer = peer_page(region, slot);
+
+    /* Relaxed: a hint, nothing is read with it. */
+    if (!own_page(region, slot) && is_active(region, slot)
+        && ivc_load_relaxed(&peer->link.generation) == region->self.generation)
+        (void)make(region, slot);   /* or at the next beat */
+}
+
 void ivc_pair_beat(struct ivc_region *region, uint32_t slot)
 {
     struct ivc_pair *pair = &region->grants->pairs[slot];
@@ -574,15 +586,17 @@ void ivc_pair_beat(struct ivc_region *region, uint32_t slot)
         ivc_store_relaxed(&own->heartbeat, ivc_load_relaxed(&own->heartbeat) + 1);
     if (slot == region->self.slot || !is_active(region, slot))
         return;
-    if (pair->mapped)
+    if (pair->mapped) {
         look_at_page(region, slot);
-    else if (pair->missed > IVC_MISSED      /* the last of these may be under way */
-             || (is_waited_for(region, slot) && !ivc_grants_has_record(region, slot)))
+        answer_page(region, slot);
+    } else if (pair->missed > IVC_MISSED    /* the last of these may be under way */
+               || (is_waited_for(region, slot) && !ivc_grants_has_record(region, slot))) {
         /* It has left or died, we cannot tell.  It read nothing of ours, and can be elsewhere: if it is, the network
          * leads there, and else tells. */
         set_moved(region, slot);
-    else
+    } else {
         ivc_store_relaxed(&entry->heartbeat, ivc_load_relaxed(&entry->heartbeat) + 1);
+    }
 }
 
 void ivc_pair_say_left(struct ivc_region *region, uint32_t slot, enum ivc_pair_state state)
