@@ -204,7 +204,7 @@ static void end_fetched(struct ivc_arrival *arrival)
 
     box->holds++;
     /* The sender first: it may wait for its buffer. */
-    if (thank(arrival) == IVC_E_FULL)
+    if (ivc_message_is_later(thank(arrival)))
         owe(arrival, ARRIVAL_TO_THANK);
     else
         forget(arrival);
@@ -293,8 +293,9 @@ static int step(struct ivc_arrival *arrival)
         return 0;
     case ARRIVAL_TO_THANK:
         r = thank(arrival);
-        if (r != IVC_E_FULL)
-            forget(arrival);
+        if (ivc_message_is_later(r))
+            return IVC_E_FULL;
+        forget(arrival);
         return r;
     default:
         break;

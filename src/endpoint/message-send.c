@@ -226,8 +226,8 @@ static int push_starts(struct ivc_box *box)
         do {
             r = send_next(out);
         } while (r == 0 && out->state == OUTGOING_TRAIN && out->left > 0);
-        if (r == IVC_E_FULL)
-            return r;
+        if (r == IVC_E_FULL || (out->state == OUTGOING_TRAIN && ivc_message_is_later(r)))
+            return IVC_E_FULL;
         if (r != 0 || out->state != OUTGOING_OFFERED)
             finish(out, r);
     }
@@ -252,7 +252,7 @@ static void push_data(struct ivc_box *box, unsigned n)
         struct ivc_outgoing *out = first(&box->data);
         int r = send_data(out);
 
-        if (r == IVC_E_FULL)
+        if (ivc_message_is_later(r))
             return;
         if (r != 0 || out->left == 0)
             finish(out, r);

@@ -14,8 +14,7 @@
 
 #include "base/error.h"
 #include "base/util.h"
-#include "endpoint/list.h"
-#include "endpoint/message.h"
+#include "endpoint/message-internal.h"
 #include "region/region.h"
 
 enum {
@@ -506,6 +505,26 @@ int __wrap_ivc_endpoint_pull(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     return 0;
 }
 
+/* Packets of this tag are answered with IVC_E_NOSPACE, so many times. */
+static struct {
+    uint8_t tag;
+    unsigned left;
+} no_space;
+
+int __real_ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                             const struct iovec *iov, unsigned n_iov);
+int __wrap_ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                             const struct iovec *iov, unsigned n_iov);
+int __wrap_ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                             const struct iovec *iov, unsigned n_iov)
+{
+    if (no_space.left > 0 && tag == no_space.tag) {
+        no_space.left--;
+        return IVC_E_NOSPACE;
+    }
+    return __real_ivc_endpoint_send(endpoint, peer, tag, iov, n_iov);
+}
+
 /* What progress of such a path would do. */
 static void end_pulls(void)
 {
@@ -572,6 +591,28 @@ static void test_long(void)
     send_to(&a, peer, &b, 10 << 20);
     turn_until(&b.dones, 1);
     turn_until(&a.sents, 1);
+    expect_rest();
+    close_all();
+}
+
+/* There is no memory for a ring in the middle of a message: it goes on when there is. */
+static void test_no_space(void)
+{
+    enum { LONG = 1 << 20 };
+    static const struct { uint8_t tag; size_t len; bool lent; } cases[] = {
+        { TAG_MORE, 0, false }, { TAG_DATA, LONG, false }, { TAG_DATA_MORE, LONG, false }, { TAG_DONE, LONG, true },
+    };
+    struct ivc_peer *peer = open_two();
+
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lending = cases[i].lent;
+        no_space.tag = cases[i].tag;
+        no_space.left = 3;
+        send_to(&a, peer, &b, cases[i].len ? cases[i].len : ivc_mailbox_offer_size(a.mailbox));
+        turn_until(&b.dones, i + 1);
+        turn_until(&a.sents, i + 1);
+        CHECK_THAT(no_space.left == 0, "case %u", i);
+    }
     expect_rest();
     close_all();
 }
@@ -1404,6 +1445,7 @@ static void test_nonsense_beside(void)
 static const struct check_case cases[] = {
     { "messages around every limit", test_limits, 0 },
     { "a long message", test_long, 0 },
+    { "no memory for a ring in the middle of a message", test_no_space, 0 },
     { "memory in pieces", test_pieces, 0 },
     { "messages longer than their place", test_truncated, 0 },
     { "rings larger than a packet", test_ring_above_packet, 0 },
