@@ -3,6 +3,7 @@
  * try.
  */
 #include "check.h"
+#include "leaks.h"
 
 #include "base/error.h"
 #include "endpoint/endpoint.h"
@@ -10,15 +11,6 @@
 #include "region/window.h"
 
 #include <sys/mount.h>
-
-#if defined(__SANITIZE_ADDRESS__)
-/* libfabric's own providers lose memory when they close; that is not what is looked for here. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libfabric\n";
-}
-#endif
 
 enum { MIB = 1 << 20, NOBODY = 65534 };
 

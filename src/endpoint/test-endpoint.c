@@ -4,6 +4,7 @@
  * the network path: processes that end, and packets that lie.
  */
 #include "check.h"
+#include "leaks.h"
 
 #include "base/error.h"
 #include "base/util.h"
@@ -13,15 +14,6 @@
 #include "region/region.h"
 
 #include <sched.h>
-
-#if defined(__SANITIZE_ADDRESS__)
-/* libfabric 1.17 leaks a description for each endpoint and a few bytes for each connection. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libfabric.so\n";
-}
-#endif
 
 enum { SIZE = 16 << 20, MAX = 132 << 10 };
 

@@ -11,6 +11,7 @@
  * between two mailboxes of one process a pull is a copy, and the test says when it fails.
  */
 #include "check.h"
+#include "leaks.h"
 
 #include "base/error.h"
 #include "base/util.h"
@@ -25,15 +26,6 @@ enum {
     GUARD_BYTE = 0x77,
     LATER_MAX = 64,
 };
-
-#if defined(__SANITIZE_ADDRESS__)
-/* libfabric's own providers lose memory when they close; that is not what is looked for here. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libfabric\n";
-}
-#endif
 
 /* ---- nodes */
 

@@ -5,6 +5,7 @@
  * IVC_TEST_LIBFABRIC names another libfabric to do it with (those that MPIs bring along).
  */
 #include "check.h"
+#include "leaks.h"
 
 #include "base/error.h"
 #include "base/util.h"
@@ -13,15 +14,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
-
-#if defined(__SANITIZE_ADDRESS__)
-/* libfabric 1.17 leaks a description for each endpoint and a few bytes for each connection. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libfabric.so\n";
-}
-#endif
 
 enum { PACKET_MAX = 32 * 1024 + 64, MIB = 1 << 20 };
 

@@ -5,19 +5,11 @@
 #include "load.h"
 
 #include "check.h"
+#include "leaks.h"
 #include "fake_grants.h"
 
 #include "base/util.h"
 #include "region/internal.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-/* What libfabric itself leaves behind; LeakSanitizer asks for this. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libfabric.so\n";
-}
-#endif
 
 enum { IDLE_MS = 1000, COMMUNICATING_MS = 300 };
 
