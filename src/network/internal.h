@@ -199,10 +199,15 @@ static inline enum ivc_route_state ivc_route_state(struct ivc_route *route)
     return atomic_load_explicit(&route->state, memory_order_relaxed);
 }
 
-/* For a route that is not up: nothing more goes that way, but only on_down tells whether there is another. */
-static inline int ivc_route_refusal(struct ivc_route *route)
+/* Whether something may go that way: 0, or as ivc_network_send(). Of one that fails only on_down tells whether there is
+ * another. */
+static inline int ivc_route_check(struct ivc_route *route)
 {
-    return ivc_route_state(route) == IVC_ROUTE_DOWN ? IVC_E_GONE : IVC_E_FULL;
+    enum ivc_route_state state = ivc_route_state(route);
+
+    if (__builtin_expect(state == IVC_ROUTE_UP, 1))
+        return 0;
+    return state == IVC_ROUTE_DOWN ? IVC_E_GONE : IVC_E_FULL;
 }
 
 /* buffer.c */

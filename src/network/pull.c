@@ -255,7 +255,7 @@ int ivc_network_pull(struct ivc_network *network, struct ivc_route *route, uint6
     pull->fn = fn;
     pull->arg = arg;
     ivc_network_lock(network);
-    answer = ivc_route_state(route) == IVC_ROUTE_UP ? 0 : ivc_route_refusal(route);
+    answer = ivc_route_check(route);
     if (answer == 0)
         link_pull(route, pull);
     ivc_network_unlock(network);

@@ -113,7 +113,7 @@ int ivc_route_answer(struct ivc_network *network, struct ivc_route *route, ssize
     }
     ivc_route_fail(network, route, "network: cannot send to the peer: %s",
                    network->libfabric.strerror((int)-r));
-    return ivc_route_refusal(route);
+    return ivc_route_check(route);
 }
 
 /* Whether on_down may be called now.  The lock is held. */

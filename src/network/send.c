@@ -62,16 +62,16 @@ static int send_inject(struct ivc_network *network, struct ivc_route *route,
         .msg_iov = iov, .iov_count = n_iov, .addr = route->address, .context = &route->mark,
     };
     bool marked;
+    int refused;
     ssize_t r;
 
     ivc_network_lock(network);
-    if (__builtin_expect(ivc_route_state(route) != IVC_ROUTE_UP, 0)) {
+    refused = ivc_route_check(route);
+    if (route->marks == IVC_NETWORK_MARKS_MAX && refused == 0)
+        refused = IVC_E_FULL;
+    if (__builtin_expect(refused != 0, 0)) {
         ivc_network_unlock(network);
-        return ivc_route_refusal(route);
-    }
-    if (__builtin_expect(route->marks == IVC_NETWORK_MARKS_MAX, 0)) {
-        ivc_network_unlock(network);
-        return IVC_E_FULL;
+        return refused;
     }
     marked = route->unmarked + 1 == IVC_NETWORK_MARK_EVERY;
     if (marked) {
@@ -98,8 +98,10 @@ static int send_inject(struct ivc_network *network, struct ivc_route *route,
 /* Counts a buffer as under way; the lock is held. */
 static inline int reserve(struct ivc_route *route)
 {
-    if (__builtin_expect(ivc_route_state(route) != IVC_ROUTE_UP, 0))
-        return ivc_route_refusal(route);
+    int r = ivc_route_check(route);
+
+    if (__builtin_expect(r != 0, 0))
+        return r;
     if (route->sends >= IVC_NETWORK_ROUTE_MAX)
         return IVC_E_FULL;
     route->sends++;
