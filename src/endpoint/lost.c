@@ -231,8 +231,7 @@ static bool read_to_end(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         return ivc_poll_drain(endpoint, peer);
     /* First comes what it sent by network; if that never comes, the network tells why. */
     ivc_endpoint_lock(endpoint);
-    if (ivc_remote_open_route(endpoint, peer) == 0)
-        ivc_route_watch(peer->route);
+    (void)ivc_remote_watch(endpoint, peer);
     ivc_endpoint_unlock(endpoint);
     return false;
 }

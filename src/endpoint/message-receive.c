@@ -224,24 +224,20 @@ static void read_lent(struct ivc_arrival *arrival)
         owe(arrival, ARRIVAL_TO_ASK);
 }
 
-static void end_pulled(struct ivc_arrival *arrival)
-{
-    ivc_peer_count_pulled(arrival->message.peer, arrival->landing.room);
-    end_fetched(arrival);
-}
-
 static void on_pulled(void *arg, int status)
 {
     struct ivc_arrival *arrival = arg;
 
-    if (!arrival->mailbox)
+    if (!arrival->mailbox) {
         free(arrival);
-    else if (!arrival->box)
+    } else if (!arrival->box) {
         end_arrival(arrival, IVC_E_GONE);
-    else if (status != 0)
+    } else if (status != 0) {
         owe(arrival, ARRIVAL_TO_ASK);       /* if the peer is there still, it can send it */
-    else
-        end_pulled(arrival);
+    } else {
+        ivc_peer_count_pulled(arrival->message.peer, arrival->landing.room);
+        end_fetched(arrival);
+    }
 }
 
 static int pull(struct ivc_arrival *arrival)

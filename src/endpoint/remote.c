@@ -93,6 +93,15 @@ int ivc_remote_open_route(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     return ivc_network_connect(endpoint->network, &peer->network, peer, &peer->route);
 }
 
+int ivc_remote_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
+{
+    int r = ivc_remote_open_route(endpoint, peer);
+
+    if (r == 0)
+        ivc_route_watch(peer->route);
+    return r;
+}
+
 /* ---- going out */
 
 static struct wire next_wire(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
@@ -264,11 +273,10 @@ static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, const struct gree
     if (r == 0)
         snprintf(peer->member.host, sizeof peer->member.host, "%.63s", greeting->host);
     if (r == 0)
-        r = ivc_remote_open_route(endpoint, peer);
+        r = ivc_remote_watch(endpoint, peer);   /* who has sent to us is waited for, even if we never answer */
     ivc_endpoint_unlock(endpoint);
     if (r != 0)
         return NULL;
-    ivc_route_watch(peer->route);   /* who has sent to us is waited for, even if we never answer */
     if (!known)
         endpoint->on_arrival(endpoint->arg, peer);
     return peer;
@@ -340,7 +348,7 @@ static bool sends_too_much(const struct ivc_endpoint *endpoint, const void *gree
     return packet_max > ivc_endpoint_double_max(endpoint);
 }
 
-/* Of who has greeted us. The route to it may have been given up, while memory led there; it goes on sending by its own. */
+/* Of who has greeted us. The route to it may have been given up, while memory led there; it sends by its own. */
 static bool listen_to(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     int r;
@@ -348,9 +356,7 @@ static bool listen_to(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (peer->route || peer->remote_received == 0)
         return peer->route != NULL;
     ivc_endpoint_lock(endpoint);
-    r = ivc_remote_open_route(endpoint, peer);
-    if (r == 0)
-        ivc_route_watch(peer->route);
+    r = ivc_remote_watch(endpoint, peer);
     ivc_endpoint_unlock(endpoint);
     return r == 0;
 }
@@ -505,8 +511,8 @@ void ivc_endpoint_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     ivc_endpoint_lock(endpoint);
     /* Peers in memory are watched by the region. */
-    if (ivc_peer_state(peer) == IVC_PEER_CLOSED && ivc_remote_open_route(endpoint, peer) == 0)
-        ivc_route_watch(peer->route);
+    if (ivc_peer_state(peer) == IVC_PEER_CLOSED)
+        (void)ivc_remote_watch(endpoint, peer);
     ivc_endpoint_unlock(endpoint);
 }
 

@@ -23,6 +23,8 @@ int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fiel
 
 /* Under send_lock: the way to a peer that is on the network from now on.  IVC_E_UNREACHABLE. */
 int ivc_remote_open_route(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
+/* The same, and somebody waits for what comes from there: its end is noticed. */
+int ivc_remote_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 /* Under send_lock: sends what was left over when memory was given up.  0: all of it is gone. */
 int ivc_remote_push(struct ivc_endpoint *endpoint, struct ivc_peer *peer);
 

@@ -278,9 +278,7 @@ static int tell(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (!endpoint->network || !needs_network(peer))
         return 0;
     ivc_endpoint_lock(endpoint);
-    r = ivc_remote_open_route(endpoint, peer);
-    if (r == 0)
-        ivc_route_watch(peer->route);
+    r = ivc_remote_watch(endpoint, peer);
     if (r == 0)
         r = ivc_remote_greet(endpoint, peer);
     if (r == 0)
