@@ -19,13 +19,14 @@ static int look_for_region(void)
     if (!known) {
         known = true;
         answer = ivc_region_open(NULL, &region);
-        if (answer == 0)
+        if (answer == 0) {
             ivc_region_free(region);
-        else if (answer < 0)
-            ivc_fi_say("%s%s", ivc_error_text(),
-                       ivc_region_is_others(NULL, answer) ? "; going on without it" : "");
-        if (ivc_region_is_others(NULL, answer))
+        } else if (ivc_region_is_others(NULL, answer)) {
+            ivc_fi_say("%s; going on without it", ivc_error_text());
             answer = IVC_E_NOREGION;
+        } else if (answer < 0) {
+            ivc_fi_say("%s", ivc_error_text());
+        }
     }
     pthread_mutex_unlock(&lock);
     return answer;

@@ -59,13 +59,14 @@ Cpus = Annotated[
 ]
 
 
-def _choice(text: str, known: Sequence[str], what: str) -> list[str]:
+def _choice(text: str, known: Sequence[str], what: str, hint: str | None = None) -> list[str]:
     words = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    hint = hint or f"choose among {', '.join(known)}"
     for word in words:
         if word not in known:
-            raise UsageError(f"no {what} named {word!r}", hint=f"choose among {', '.join(known)}")
+            raise UsageError(f"no {what} named {word!r}", hint=hint)
     if not words:
-        raise UsageError(f"no {what} given", hint=f"choose among {', '.join(known)}")
+        raise UsageError(f"no {what} given", hint=hint)
     return words
 
 
@@ -82,12 +83,8 @@ def _targets(text: str) -> list[str]:
     """Those named, and those whose names begin with a name."""
     parts = [key.split("-") for key in _KEYS]
     known = dict.fromkeys("-".join(part[:n]) for part in parts for n in range(1, len(part) + 1))
-    for word in filter(None, map(str.strip, text.split(","))):
-        if word not in known:  # all of them are some hundreds
-            raise UsageError(
-                f"no target named {word!r}", hint=f"their names begin with {', '.join(_GROUPS)}"
-            )
-    words = _choice(text, tuple(known), "target")
+    hint = f"their names begin with {', '.join(_GROUPS)}"  # all of them are some hundreds
+    words = _choice(text, tuple(known), "target", hint)
     return [key for key in _KEYS if any(key == word or key.startswith(f"{word}-") for word in words)]
 
 
@@ -134,7 +131,7 @@ def run(
     rounds = rounds or (2 if quick else 5)
     seconds = seconds or (0.02 if quick else 0.05)
     pair = processors.choose(cpus)
-    _check_folder(output)
+    _check_files(output)
     session = Session(lambda: floor.measure(pair))
     with ExitStack() as stack:
         place: Place
@@ -183,7 +180,7 @@ def _write(session: Session, keys: list[str], names: list[str], where: str, outp
     console.print(_files(output, "ivc-bench-1", described, data, draw))
 
 
-def _check_folder(output: Path) -> None:
+def _check_files(output: Path) -> None:
     if not output.name:
         raise UsageError(f"--output {output}", hint="name files without their ending, such as ./ivc-bench")
     outputs.check(*_names_of(output))
@@ -224,7 +221,7 @@ def many_command(
     ] = Path("ivc-many"),
 ) -> None:
     """Many ranks in one region: memory of each, an idle turn, and a message of one that knows all."""
-    _check_folder(output)
+    _check_files(output)
     counts = [1 << power for power in range(1, ranks.bit_length()) if 1 << power < ranks] + [ranks]
     with Steps(rounds * len(counts)) as steps:
         records = many.sweep(counts, talkers, rounds, steps.count)
@@ -262,7 +259,7 @@ def apps_command(
     names = _choice(sides, apps.SIDES, "side")
     if names[0] != apps.NATIVE or len(names) == 1:
         raise UsageError(f"sides {sides}", hint=f"{apps.NATIVE} first, then what is held against it")
-    _check_folder(output)
+    _check_files(output)
     places.require_plugin()
     chosen = [apps.APPS[key] for key in keys]
     with ExitStack() as stack:
@@ -291,7 +288,7 @@ def wake_command(
     ] = Path("ivc-wake"),
 ) -> None:
     """Moderation of wake-ups: latency and processor time against IVC_MODERATION."""
-    _check_folder(output)
+    _check_files(output)
     pair = processors.choose(cpus)
     with Steps(rounds * len(wake.kinds()) * len(wake.SETTINGS)) as steps:
         records = wake.sweep(pair, rounds, seconds, steps.count)
@@ -321,7 +318,7 @@ def xen_command(
     """Two guests of Xen: libivc against libxenvchan, Open MPI's paths, and the processor time of each."""
     if not hypervisor.startswith("xen"):
         raise UsageError(f"guests of {hypervisor}", hint="choose --hypervisor xen or xen-pvh")
-    _check_folder(output)
+    _check_files(output)
     given = labs.attach(lab) if lab else None
     xen.require()
     cpus = processors.choose()
