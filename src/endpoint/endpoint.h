@@ -214,6 +214,9 @@ int ivc_endpoint_buffer_get_spare(struct ivc_endpoint *endpoint, struct ivc_peer
 void ivc_endpoint_buffer_filled(struct ivc_buffer *buffer);
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                              const struct ivc_buffer *buffer, size_t len);
+/* The same for who still has what it was filled with, `iov`: that is sent if the buffer cannot be, so never -ESTALE. */
+int ivc_endpoint_send_filled(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                             const struct ivc_buffer *buffer, const struct iovec *iov, unsigned n_iov);
 void ivc_endpoint_buffer_free(struct ivc_endpoint *endpoint, const struct ivc_buffer *buffer);
 
 /*

@@ -98,6 +98,14 @@ struct ivc_box {
     bool torn;                      /* its first packet (or a MESSAGE) was torn, and comes again */
 };
 
+/* The first packet of a payload that is offered, filled while the receiver looks for its place. */
+struct ivc_ahead {
+    const struct ivc_outgoing *of;  /* NULL: nobody's, and there is no buffer */
+    unsigned passed;            /* offers since, which had none */
+    size_t len;
+    struct ivc_buffer buffer;
+};
+
 struct ivc_mailbox {
     struct ivc_endpoint *endpoint;
     size_t packet_max, offer_size;
@@ -108,6 +116,7 @@ struct ivc_mailbox {
     struct ivc_link busy, boxes;
     struct ivc_link orphans;        /* arrivals whose peer went in the middle of a pull */
     struct ivc_ids outgoing_ids, arrival_ids;
+    struct ivc_ahead ahead;         /* one at a time */
     uint32_t turn;
     uint32_t n_torn;                /* boxes that are */
     bool pushing;   /* somebody is, or is in on_sent: sends only queue, so that they do not nest */

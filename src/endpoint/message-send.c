@@ -4,7 +4,11 @@
  * Per peer there are two queues.  `starts` keeps the order of sending: whole messages, trains,
  * offers.  `data` has the payloads that were asked for; its packets go out between the others, a
  * few in each turn, so a short message never waits for a long one to end.
+ *
+ * Who has offered a message has nothing to do until the answer is here, and the receiver nothing after it until the
+ * first packet is filled.  So that packet is filled at once, where memory leads to the peer, and kept for the answer.
  */
+#include "base/copy.h"
 #include "base/error.h"
 #include "base/util.h"
 #include "endpoint/message-internal.h"
@@ -15,6 +19,7 @@
 enum {
     STARTS_PER_TURN = 64,       /* messages: a chain of on_sent that sends must not hold us */
     DATA_PER_TURN = 32,         /* packets, about 1 MiB: then look what has arrived */
+    PASSED_MAX = 64,            /* offers without a packet of their own, till one that nobody asks for is given up */
 };
 
 enum outgoing_state {
@@ -59,25 +64,43 @@ static void withdraw(struct ivc_outgoing *out)
     out->named = out->exposed = false;
 }
 
+/* Gives up the packet that was filled ahead, if there is one. */
+static void end_ahead(struct ivc_mailbox *mailbox)
+{
+    if (mailbox->ahead.of)
+        ivc_endpoint_buffer_free(mailbox->endpoint, &mailbox->ahead.buffer);
+    mailbox->ahead.of = NULL;
+}
+
+static bool is_ahead(const struct ivc_outgoing *out)
+{
+    return out->box->mailbox->ahead.of == out;
+}
+
+static void free_outgoing(struct ivc_outgoing *out)
+{
+    withdraw(out);
+    if (is_ahead(out))
+        end_ahead(out->box->mailbox);
+    ivc_list_remove(&out->link);
+    free(out);
+}
+
 static void finish(struct ivc_outgoing *out, int status)
 {
     struct ivc_mailbox *mailbox = out->box->mailbox;
     ivc_message_sent_fn *on_sent = out->on_sent;
     void *arg = out->sent_arg;
 
-    withdraw(out);
-    ivc_list_remove(&out->link);
-    free(out);
+    free_outgoing(out);
     ivc_mailbox_tell_sent(mailbox, on_sent, arg, status);
 }
 
-/* The next `n` bytes of the payload, which has them, as pieces: how many. */
-static unsigned slice(struct ivc_outgoing *out, size_t n, struct iovec *ret_iov)
+/* The `n` bytes of the payload from the cursor on, which there are, as pieces: how many. */
+static unsigned slice(const struct ivc_outgoing *out, struct ivc_cursor *cursor, size_t n, struct iovec *ret_iov)
 {
-    struct ivc_cursor *cursor = &out->cursor;
     unsigned n_iov = 0;
 
-    out->left -= n;
     while (n > 0) {
         const struct iovec *from = &out->iov[cursor->i];
         size_t part = IVC_MIN(n, from->iov_len - cursor->at);
@@ -97,15 +120,15 @@ static int send_part(struct ivc_outgoing *out, uint8_t tag, const void *before, 
 {
     struct ivc_mailbox *mailbox = out->box->mailbox;
     size_t room = mailbox->packet_max - ivc_align_up(before_len, IVC_LINE);
-    size_t n = IVC_MIN(out->left, room), left = out->left;
+    size_t n = IVC_MIN(out->left, room);
     struct ivc_cursor cursor = out->cursor;
     struct iovec parts[1 + IVC_MESSAGE_IOV_MAX] = { { (void *)before, before_len } };
-    unsigned n_before = before_len > 0, n_iov = slice(out, n, parts + n_before);
+    unsigned n_before = before_len > 0, n_iov = slice(out, &cursor, n, parts + n_before);
     int r = ivc_endpoint_send(mailbox->endpoint, out->box->peer, tag, parts, n_before + n_iov);
 
-    if (r != 0) {
+    if (r == 0) {
         out->cursor = cursor;
-        out->left = left;
+        out->left -= n;
     }
     return r;
 }
@@ -168,6 +191,29 @@ static uint8_t find_place(struct ivc_outgoing *out, struct ivc_place *ret_place)
     return out->exposed ? TAG_EXPOSED : TAG_OFFER;
 }
 
+/* Whether there may be another one. */
+static bool has_room_ahead(struct ivc_mailbox *mailbox)
+{
+    if (mailbox->ahead.of && ++mailbox->ahead.passed >= PASSED_MAX)
+        end_ahead(mailbox);
+    return !mailbox->ahead.of;
+}
+
+static void fill_ahead(struct ivc_outgoing *out)
+{
+    struct ivc_mailbox *mailbox = out->box->mailbox;
+    struct ivc_ahead ahead = { .of = out, .len = IVC_MIN(out->len, mailbox->packet_max) };
+    struct iovec from[IVC_MESSAGE_IOV_MAX];
+    struct ivc_cursor cursor = { 0 };
+
+    if (!has_room_ahead(mailbox)
+        || ivc_endpoint_buffer_get_spare(mailbox->endpoint, out->box->peer, ahead.len, &ahead.buffer) != 0)
+        return;
+    ivc_copy_gather(ahead.buffer.side, ahead.buffer.data, from, slice(out, &cursor, ahead.len, from));
+    ivc_endpoint_buffer_filled(&ahead.buffer);
+    mailbox->ahead = ahead;
+}
+
 static int send_offer(struct ivc_outgoing *out)
 {
     struct ivc_box *box = out->box;
@@ -191,6 +237,8 @@ static int send_offer(struct ivc_outgoing *out)
         return r;
     out->state = OUTGOING_OFFERED;
     ivc_list_move(&out->link, &box->offered);
+    if (tag == TAG_OFFER)
+        fill_ahead(out);
     return 0;
 }
 
@@ -234,13 +282,38 @@ static int push_starts(struct ivc_box *box)
     return r;
 }
 
+/* The packet that was filled ahead, or what of it is wanted. */
+static int send_ahead(struct ivc_outgoing *out)
+{
+    struct ivc_mailbox *mailbox = out->box->mailbox;
+    struct ivc_ahead *ahead = &mailbox->ahead;
+    struct ivc_cursor cursor = { 0 };
+    struct iovec iov[IVC_MESSAGE_IOV_MAX];
+    size_t n = IVC_MIN(ahead->len, out->left);
+    unsigned n_iov = slice(out, &cursor, n, iov);
+    int r = ivc_endpoint_send_filled(mailbox->endpoint, out->box->peer, TAG_DATA_MORE, &ahead->buffer, iov, n_iov);
+
+    if (r == 0) {
+        ahead->of = NULL;
+        out->cursor = cursor;
+        out->left -= n;
+    }
+    return r;
+}
+
 static int send_data(struct ivc_outgoing *out)
 {
     int r;
 
     if (out->state == OUTGOING_DATA)
-        return send_part(out, TAG_DATA_MORE, NULL, 0);
-    r = send_part(out, TAG_DATA, &out->arrival, sizeof out->arrival);
+        return is_ahead(out) ? send_ahead(out) : send_part(out, TAG_DATA_MORE, NULL, 0);
+    if (is_ahead(out)) {
+        struct iovec arrival = { &out->arrival, sizeof out->arrival };
+
+        r = ivc_endpoint_send(out->box->mailbox->endpoint, out->box->peer, TAG_DATA, &arrival, 1);
+    } else {
+        r = send_part(out, TAG_DATA, &out->arrival, sizeof out->arrival);
+    }
     if (r == 0)
         out->state = OUTGOING_DATA;
     return r;
@@ -405,13 +478,8 @@ void ivc_outgoing_gone(struct ivc_box *box)
 
 static void free_list(struct ivc_link *list)
 {
-    while (!ivc_list_is_empty(list)) {
-        struct ivc_outgoing *out = first(list);
-
-        withdraw(out);
-        ivc_list_remove(&out->link);
-        free(out);
-    }
+    while (!ivc_list_is_empty(list))
+        free_outgoing(first(list));
 }
 
 void ivc_outgoing_free(struct ivc_box *box)

@@ -444,6 +444,35 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     return r;
 }
 
+int ivc_endpoint_send_filled(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                             const struct ivc_buffer *buffer, const struct iovec *iov, unsigned n_iov)
+{
+    struct ivc_tx *tx = &peer->tx;
+    size_t len = total(iov, n_iov);
+    uint64_t from;
+    int r;
+
+    ivc_endpoint_lock(endpoint);
+    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && is_of_today(endpoint, peer, buffer)) {
+        from = tx->tail;
+        ivc_tx_note_filling(tx, filling_time(peer, buffer, len), (uint32_t)len);
+        r = ivc_tx_send_chunk(tx, tag, buffer->chunk, len);
+        atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
+        if (!ivc_region_is_intact(endpoint->home.region) && r == 0)
+            keep_unsure(endpoint, peer, from, tx->tail - 1, tag, iov, n_iov);
+        endpoint->home.buffers_out -= r == 0;
+        count(peer, r, len);
+    } else {
+        r = send_somehow(endpoint, peer, tag, iov, n_iov, len);
+        if (r == 0)
+            take_back(endpoint, buffer);
+    }
+    if (r == 0)
+        ivc_endpoint_has_sent(endpoint);
+    ivc_endpoint_unlock(endpoint);
+    return r;
+}
+
 void ivc_endpoint_buffer_free(struct ivc_endpoint *endpoint, const struct ivc_buffer *buffer)
 {
     ivc_endpoint_lock(endpoint);
