@@ -76,6 +76,13 @@ static void answer_sent(void *answer, int status)
     answer_free(answer);
 }
 
+bool ivc_fi_answer_waits(int core_answer)
+{
+    if (core_answer == IVC_E_NOSPACE)
+        (void)ivc_fi_error(core_answer);    /* says it, since nobody here ends with it */
+    return core_answer == IVC_E_FULL || core_answer == IVC_E_NOSPACE;
+}
+
 void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
                    const struct ivc_fi_header *header, const void *payload, size_t len)
 {
@@ -84,7 +91,7 @@ void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
     struct ivc_fi_answer *answer;
     int r = ivc_mailbox_try_send(ep->mailbox, peer->peer, header, &iov, n_iov);
 
-    if (__builtin_expect(r != IVC_E_FULL, 1))
+    if (__builtin_expect(!ivc_fi_answer_waits(r), 1))
         return;
     answer = answer_new(ep, peer, header, payload, len);
     if (!answer) {
@@ -93,7 +100,7 @@ void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
         return;
     }
     iov.iov_base = answer->payload;
-    r = ivc_mailbox_send(ep->mailbox, peer->peer, answer->header, &iov, n_iov, answer_sent, answer);
+    r = ivc_mailbox_answer(ep->mailbox, peer->peer, answer->header, &iov, n_iov, answer_sent, answer);
     if (r < 0)
         answer_free(answer);
 }

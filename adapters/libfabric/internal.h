@@ -292,6 +292,8 @@ ssize_t ivc_fi_send(struct ivc_fi_ep *ep, const struct ivc_fi_send *send);
  * when it cannot go at once. */
 void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
                    const struct ivc_fi_header *header, const void *payload, size_t len);
+/* Whether an answer that was tried, and got this answer of the core's, is to be sent by ivc_mailbox_answer(). */
+bool ivc_fi_answer_waits(int core_answer);
 /* Those that wait for room: when an endpoint is closed, after its mailbox was. */
 void ivc_fi_answers_free(struct ivc_fi_ep *ep);
 

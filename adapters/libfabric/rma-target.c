@@ -211,7 +211,7 @@ static int reply_later(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
         n_iov = 1;
     }
     if (r == 0)
-        r = ivc_mailbox_send(ep->mailbox, peer->peer, header, iov, n_iov, reply_sent, landing);
+        r = ivc_mailbox_answer(ep->mailbox, peer->peer, header, iov, n_iov, reply_sent, landing);
     if (r < 0)
         ivc_fi_landing_put(landing);
     return r;
@@ -228,7 +228,7 @@ static void reply(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
     if ((request->flags & IVC_FI_WANT_REACH) && mr)
         ivc_fi_reach_tell(ep, peer, mr);    /* before the answer, as for a write */
     r = ivc_mailbox_try_send(ep->mailbox, peer->peer, &header, iov, n_iov);
-    if (r == IVC_E_FULL && reply_later(ep, peer, &header, iov, n_iov, mr) < 0) {
+    if (ivc_fi_answer_waits(r) && reply_later(ep, peer, &header, iov, n_iov, mr) < 0) {
         refuse_read(ep, peer, request->id, FI_ENOMEM);
         return;
     }

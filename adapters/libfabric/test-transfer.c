@@ -42,8 +42,11 @@ void ivc_fi_cntr_bump(struct ivc_fi_cntr *cntr, bool error)
     CHECK(!cntr && (error || !error));
 }
 
+static unsigned n_no_space;
+
 int ivc_fi_error(int answer)
 {
+    n_no_space += answer == IVC_E_NOSPACE;
     return answer == IVC_E_FULL ? -FI_EAGAIN : answer == IVC_E_GONE ? -FI_ECONNABORTED : answer;
 }
 
@@ -102,6 +105,12 @@ int ivc_mailbox_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const v
     queued[n_queued].fn = fn;
     queued[n_queued++].arg = arg;
     return 0;
+}
+
+int ivc_mailbox_answer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
+                       const struct iovec *iov, unsigned n_iov, ivc_message_sent_fn *fn, void *arg)
+{
+    return ivc_mailbox_send(mailbox, peer, header, iov, n_iov, fn, arg);
 }
 
 void ivc_mailbox_accept(struct ivc_mailbox *mailbox, struct ivc_arrival *offer,
@@ -551,6 +560,21 @@ static void test_acknowledged(void)
     over();
 }
 
+/* No memory for a ring to who waits for an answer: it is kept, and said once. */
+static void test_no_space(void)
+{
+    begin();
+    next_answer = IVC_E_NOSPACE;
+    n_no_space = 0;
+    CHECK(trecv(10, ANYONE, 1, 0, CONTEXT(0)) == 0);
+    arrive(0, T, 1, IVC_FI_WANT_ACK, 10);
+    expect(CONTEXT(0), TF, 10, 1);
+    CHECK(n_queued == 1 && sent.kind == IVC_FI_KIND_ACK && peers[0].n_answers == 1 && n_no_space == 1);
+    queued[0].fn(queued[0].arg, 0);
+    over();
+    CHECK(peers[0].n_answers == 0);
+}
+
 /* A peer that asks for answers and takes none. */
 static void test_unanswered(void)
 {
@@ -599,5 +623,6 @@ static const struct check_case cases[] = {
     { "acknowledged sends", test_acknowledged, 0 },
     { "too many under way", test_exhausted, 0 },
     { "answers that nobody takes", test_unanswered, 0 },
+    { "no memory for an answer", test_no_space, 0 },
 };
 CHECK_MAIN(cases)

@@ -35,6 +35,7 @@ struct ivc_outgoing {
     struct ivc_box *box;
     enum outgoing_state state;
     bool named, exposed;        /* has an id, an exposure */
+    bool is_answer;             /* the peer waits for it */
     unsigned n_iov;
     struct iovec iov[IVC_MESSAGE_IOV_MAX];
     struct ivc_cursor cursor;
@@ -274,7 +275,7 @@ static int push_starts(struct ivc_box *box)
         do {
             r = send_next(out);
         } while (r == 0 && out->state == OUTGOING_TRAIN && out->left > 0);
-        if (r == IVC_E_FULL || (out->state == OUTGOING_TRAIN && ivc_message_is_later(r)))
+        if (r == IVC_E_FULL || ((out->is_answer || out->state == OUTGOING_TRAIN) && ivc_message_is_later(r)))
             return IVC_E_FULL;
         if (r != 0 || out->state != OUTGOING_OFFERED)
             finish(out, r);
@@ -386,27 +387,45 @@ static int check(const uint8_t *header, const struct iovec *iov, unsigned n_iov,
     return 0;
 }
 
-int ivc_mailbox_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
-                     const struct iovec *iov, unsigned n_iov, ivc_message_sent_fn *on_sent,
-                     void *sent_arg)
+/* `what`: of it what is known already. */
+static int send_now_or_queue(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
+                             const struct iovec *iov, unsigned n_iov, struct ivc_outgoing *what)
 {
-    struct ivc_outgoing what = { .n_iov = n_iov, .on_sent = on_sent, .sent_arg = sent_arg };
-    int r = check(header, iov, n_iov, &what.len);
+    int r = check(header, iov, n_iov, &what->len);
 
     if (r < 0)
         return r;
     r = mailbox->pushing ? IVC_E_FULL : ivc_mailbox_try_send(mailbox, peer, header, iov, n_iov);
-    if (r != IVC_E_FULL) {
-        ivc_mailbox_tell_sent(mailbox, on_sent, sent_arg, r);
+    if (r != IVC_E_FULL && !(what->is_answer && ivc_message_is_later(r))) {
+        ivc_mailbox_tell_sent(mailbox, what->on_sent, what->sent_arg, r);
         if (ivc_mailbox_busy(mailbox))
             ivc_mailbox_push(mailbox);      /* what on_sent has queued */
         return 0;
     }
-    what.left = what.len;
+    what->left = what->len;
+    what->n_iov = n_iov;
     if (n_iov > 0)
-        memcpy(what.iov, iov, n_iov * sizeof *iov);
-    memcpy(what.header, header, *(const uint8_t *)header);
-    return queue(mailbox, peer, &what);
+        memcpy(what->iov, iov, n_iov * sizeof *iov);
+    memcpy(what->header, header, *(const uint8_t *)header);
+    return queue(mailbox, peer, what);
+}
+
+int ivc_mailbox_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
+                     const struct iovec *iov, unsigned n_iov, ivc_message_sent_fn *on_sent,
+                     void *sent_arg)
+{
+    struct ivc_outgoing what = { .on_sent = on_sent, .sent_arg = sent_arg };
+
+    return send_now_or_queue(mailbox, peer, header, iov, n_iov, &what);
+}
+
+int ivc_mailbox_answer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
+                       const struct iovec *iov, unsigned n_iov, ivc_message_sent_fn *on_sent,
+                       void *sent_arg)
+{
+    struct ivc_outgoing what = { .on_sent = on_sent, .sent_arg = sent_arg, .is_answer = true };
+
+    return send_now_or_queue(mailbox, peer, header, iov, n_iov, &what);
 }
 
 /* The offer that a peer answers; NULL when it is none of its. */

@@ -96,6 +96,12 @@ int ivc_mailbox_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const v
                      const struct iovec *iov, unsigned n_iov, ivc_message_sent_fn *on_sent,
                      void *sent_arg);
 
+/* The same for a message that the peer waits for: without memory for a ring to it, it waits until there is some, and
+ * with it what is sent to that peer afterwards. */
+int ivc_mailbox_answer(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
+                       const struct iovec *iov, unsigned n_iov, ivc_message_sent_fn *on_sent,
+                       void *sent_arg);
+
 /* Names the place of an offer that was left for later (n_iov 0: drop it); on_done follows, never
  * before this returns.  `arg` replaces message->arg. */
 void ivc_mailbox_accept(struct ivc_mailbox *mailbox, struct ivc_arrival *offer,

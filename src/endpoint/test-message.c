@@ -53,7 +53,7 @@ struct node {
     void (*at_done)(struct node *node, struct ivc_peer *peer);
 
     unsigned wholes;                /* taken by on_whole() */
-    unsigned starts, dones, honest_dones, gone_dones, sents, gone_sents, gones;
+    unsigned starts, dones, honest_dones, gone_dones, sents, gone_sents, no_space_sents, gones;
     uint32_t next_number[NODES];    /* to start, by sender */
     uint32_t sending[NODES];        /* numbers given, by receiver */
     uint32_t last_done;
@@ -303,8 +303,9 @@ static void on_sent(void *arg, int status)
     struct node *from = leaving->from;
     void (*then)(struct node *) = leaving->then;
 
-    CHECK(status == 0 || status == IVC_E_GONE);
+    CHECK(status == 0 || status == IVC_E_GONE || status == IVC_E_NOSPACE);
     from->sents++;
+    from->no_space_sents += status == IVC_E_NOSPACE;
     from->gone_sents += status == IVC_E_GONE;
     free_leaving(leaving);
     if (then)
@@ -360,6 +361,16 @@ static void send_then(struct node *from, struct ivc_peer *peer, uint32_t to, siz
     make_header(header, header_len, from->client_id, number);
     CHECK_EQ(ivc_mailbox_send(from->mailbox, peer, header, leaving->iov, pieces, on_sent, leaving),
              0);
+}
+
+static void answer_to(struct node *from, struct ivc_peer *peer, const struct node *to, size_t len)
+{
+    uint8_t header[IVC_MESSAGE_HEADER_MAX];
+    uint32_t number = from->sending[to - nodes]++;
+    struct leaving *leaving = new_leaving(from, number, len, 1);
+
+    make_header(header, HEADER_MIN, from->client_id, number);
+    CHECK_EQ(ivc_mailbox_answer(from->mailbox, peer, header, leaving->iov, 1, on_sent, leaving), 0);
 }
 
 static void send_to(struct node *from, struct ivc_peer *peer, const struct node *to, size_t len)
@@ -588,7 +599,7 @@ static void test_long(void)
     close_all();
 }
 
-/* There is no memory for a ring in the middle of a message: it goes on when there is. */
+/* There is no memory for a ring in the middle of a message, or for an answer: it goes on when there is. */
 static void test_no_space(void)
 {
     enum { LONG = 1 << 20 };
@@ -606,6 +617,15 @@ static void test_no_space(void)
         turn_until(&a.sents, i + 1);
         CHECK_THAT(no_space.left == 0, "case %u", i);
     }
+    lending = false;
+    for (unsigned i = 0; i < 2; i++) {
+        no_space.tag = TAG_MESSAGE;
+        no_space.left = i == 0 ? 5 : 1;
+        (i == 0 ? answer_to : send_to)(&a, peer, &b, 1000);
+        turn_until(&a.sents, sizeof cases / sizeof *cases + i + 1);
+        CHECK_EQ(a.no_space_sents, i);
+    }
+    CHECK_EQ(b.dones, sizeof cases / sizeof *cases + 1);
     expect_rest();
     close_all();
 }
