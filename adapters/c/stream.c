@@ -377,14 +377,19 @@ char *stream_take_unread(struct ivc_connection *connection, size_t *ret_len)
     return bytes;
 }
 
-/* What has come in short packets and that no turn of progress has seen yet. */
+/* What has come, and no turn of progress has seen yet: more like what has come last. */
 static inline size_t take_next(struct ivc_connection *connection, char *buffer, size_t len)
 {
+    struct ivc_endpoint *endpoint = connection->context->endpoint;
     size_t done = 0;
     ptrdiff_t n;
 
     do {
-        n = stream_take_short(connection, buffer + done, len - done);
+        if (connection->reads_short)
+            n = stream_take_short(connection, buffer + done, len - done);
+        else
+            n = ivc_endpoint_take_long(endpoint, connection->peer, TAG_DATA, connection->own_number, buffer + done,
+                                       len - done);
         done += n > 0 ? (size_t)n : 0;
     } while (done < len && n >= 0);
     return done;

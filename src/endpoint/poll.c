@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/util.h"
 #include "endpoint/remote.h"
+#include "endpoint/short.h"
 
 #include <sched.h>
 
@@ -110,23 +111,33 @@ bool ivc_endpoint_body_is_whole(struct ivc_endpoint *endpoint)
     return endpoint->body != IVC_BODY_TORN;
 }
 
+/* The packet's body is about to be read: by what, and when. 0: that is not timed, as the clock takes 15 ns. */
+static inline uint64_t begin_reading(const struct ivc_endpoint *endpoint, struct ivc_peer *peer,
+                                     struct ivc_packet *packet)
+{
+    if (packet->body_len < IVC_FILL_LEAST || endpoint->untimed)
+        return 0;
+    packet->side = ivc_rx_copy_side(&peer->rx, packet);
+    return ivc_cycles();
+}
+
+static inline void end_reading(struct ivc_peer *peer, uint64_t start, uint32_t len)
+{
+    if (start > 0)
+        ivc_rx_note_reading(&peer->rx, ivc_cycles() - start, len);
+}
+
 /* A packet that lies partly in shared memory; false: it has not been received, and is still the next one. */
 static __attribute__((noinline)) bool deliver_shared(struct ivc_endpoint *endpoint,
                                                      struct ivc_peer *peer,
                                                      struct ivc_packet *packet)
 {
-    bool timed = packet->body_len >= IVC_FILL_LEAST && !endpoint->untimed;  /* 15 ns each: not for short ones */
-    uint64_t start = 0;
+    uint64_t start = begin_reading(endpoint, peer, packet);
     enum ivc_body body;
 
-    if (timed) {
-        packet->side = ivc_rx_copy_side(&peer->rx, packet);
-        start = ivc_cycles();
-    }
     endpoint->body = IVC_BODY_SHARED;
     endpoint->on_packet(endpoint->arg, peer, packet);
-    if (timed)
-        ivc_rx_note_reading(&peer->rx, ivc_cycles() - start, packet->body_len);
+    end_reading(peer, start, packet->body_len);
     body = endpoint->body;
     endpoint->body = IVC_BODY_PRIVATE;      /* what comes otherwise is in memory of ours */
     if (body == IVC_BODY_TORN)
@@ -528,6 +539,49 @@ int ivc_endpoint_progress(struct ivc_endpoint *endpoint)
         return 0;
     }
     return whole_turn(endpoint);
+}
+
+/* Whether the packet is of that tag, has that word, and then a body of at most `room` bytes. */
+static bool is_long(const struct ivc_packet *packet, uint8_t tag, uint32_t word, size_t room)
+{
+    return packet->tag == tag && packet->head_len == sizeof word && packet->body_len > 0 && packet->body_len <= room
+        && memcmp(packet->head, &word, sizeof word) == 0;
+}
+
+/* The next packet, to `to`: false when it is none of those, or was torn while it was read. */
+static bool take_long(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, uint32_t word, void *to,
+                      size_t room)
+{
+    const struct ivc_region *region = endpoint->home.region;
+    struct ivc_packet *packet = &endpoint->packet;
+    uint64_t start;
+
+    if (ivc_rx_peek(&peer->rx, endpoint->head, packet) != 1 || !is_long(packet, tag, word, room)
+        || !ivc_region_is_intact(region))
+        return false;
+    start = begin_reading(endpoint, peer, packet);
+    ivc_copy(packet->side, to, packet->body, packet->body_len);
+    end_reading(peer, start, packet->body_len);
+    return ivc_region_is_intact(region);
+}
+
+ptrdiff_t ivc_endpoint_take_long(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, uint32_t word,
+                                 void *to, size_t room)
+{
+    ptrdiff_t n = -1;
+
+    if (!ivc_endpoint_may_take(endpoint))
+        return -1;
+    if (ivc_peer_may_be_taken_from(endpoint, peer) && take_long(endpoint, peer, tag, word, to, room)) {
+        n = endpoint->packet.body_len;
+        ivc_rx_advance(&peer->rx);
+        ivc_endpoint_has_taken(endpoint, peer, sizeof word + (size_t)n);
+        /* Else the next one, or a turn, says how far we are. */
+        if (!ivc_rx_is_ready(&peer->rx))
+            ivc_rx_publish(&peer->rx);
+    }
+    ivc_gate_leave(&endpoint->gate);
+    return n;
 }
 
 bool ivc_poll_unwatch_all(struct ivc_endpoint *endpoint)

@@ -267,6 +267,55 @@ static void test_short_packets(void)
     node_close(&b);
 }
 
+/* Packets of one word and a body in a chunk, likewise. */
+static void test_long_packets(void)
+{
+    enum { LEN = 20000 };
+    static char to[LEN];
+    const uint32_t word = 7;
+    const struct iovec iov[2] = { { (void *)&word, sizeof word }, { payload, LEN } };
+    const char *path = check_file(0, SIZE);
+    struct ivc_peer *peer, *from;
+    unsigned taken = 0, in_a_row = 0;
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    peer = connect_to(&a, &b);
+    from = connect_to(&b, &a);
+    fill_payload(2);
+    CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 1, iov, 2), 0);
+    CHECK_EQ(ivc_endpoint_take_long(b.endpoint, from, 1, word, to, LEN), -1);   /* as for short ones */
+    for (unsigned i = 0; i < 300 && b.packets == 0; i++)
+        ivc_endpoint_progress(b.endpoint);
+    CHECK_EQ(b.packets, 1);
+    CHECK_EQ(ivc_endpoint_take_long(b.endpoint, from, 1, word, to, LEN), -1);   /* there is none */
+    /* Nobody calls progress but every so often, and chunks come back nevertheless. */
+    for (unsigned i = 1; i < 500; i++) {
+        CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 1, iov, 2), 0);
+        CHECK_EQ(ivc_endpoint_take_long(b.endpoint, from, 2, word, to, LEN), -1);
+        CHECK_EQ(ivc_endpoint_take_long(b.endpoint, from, 1, word + 1, to, LEN), -1);
+        CHECK_EQ(ivc_endpoint_take_long(b.endpoint, from, 1, word, to, LEN - 1), -1);
+        CHECK_EQ(ivc_endpoint_take_short(b.endpoint, from, 1, word, to, LEN), -1);
+        memset(to, 0, LEN);
+        b.packets = 0;
+        if (ivc_endpoint_take_long(b.endpoint, from, 1, word, to, LEN) == LEN) {
+            CHECK_EQ(memcmp(to, payload, LEN), 0);
+            taken++, in_a_row++;
+            CHECK(in_a_row < IVC_SHORT_TURN);
+        } else {
+            CHECK_EQ(ivc_endpoint_progress(b.endpoint), 1);
+            in_a_row = 0;
+        }
+        CHECK_EQ(b.packets, in_a_row == 0);
+    }
+    CHECK_THAT(taken > 400, "%u", taken);
+    /* One in the ring is for progress. */
+    CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8), 0);
+    CHECK_EQ(ivc_endpoint_take_long(b.endpoint, from, 1, word, to, LEN), -1);
+    node_close(&a);
+    node_close(&b);
+}
+
 /* Short packets of which nothing is read. */
 static unsigned count_to_full(struct node *from, struct ivc_peer *peer)
 {
@@ -1205,6 +1254,7 @@ static const struct check_case cases[] = {
     { "no room for a line", test_no_room_for_line, 0 },
     { "packets of every length", test_packets, 0 },
     { "short packets", test_short_packets, 0 },
+    { "... and packets by a chunk", test_long_packets, 0 },
     { "rings as long as all pairs can have", test_ring_sizes, 0 },
     { "no piece of memory for a long ring", test_ring_in_pieces, 0 },
     { "buffers that are kept for a while", test_spare_buffers, 0 },
