@@ -192,8 +192,8 @@ static uint8_t find_place(struct ivc_outgoing *out, struct ivc_place *ret_place)
     return out->exposed ? TAG_EXPOSED : TAG_OFFER;
 }
 
-/* Whether there may be another one. */
-static bool has_room_ahead(struct ivc_mailbox *mailbox)
+/* Whether there may be another one; who has offered many since one was filled has no use for it. */
+static bool make_room_ahead(struct ivc_mailbox *mailbox)
 {
     if (mailbox->ahead.of && ++mailbox->ahead.passed >= PASSED_MAX)
         end_ahead(mailbox);
@@ -207,7 +207,7 @@ static void fill_ahead(struct ivc_outgoing *out)
     struct iovec from[IVC_MESSAGE_IOV_MAX];
     struct ivc_cursor cursor = { 0 };
 
-    if (!has_room_ahead(mailbox)
+    if (!make_room_ahead(mailbox)
         || ivc_endpoint_buffer_get_spare(mailbox->endpoint, out->box->peer, ahead.len, &ahead.buffer) != 0)
         return;
     ivc_copy_gather(ahead.buffer.side, ahead.buffer.data, from, slice(out, &cursor, ahead.len, from));

@@ -62,6 +62,7 @@ int ivc_mailbox_new(struct ivc_endpoint *endpoint, ivc_message_start_fn *on_star
                     ivc_message_done_fn *on_done, void *arg, struct ivc_mailbox **ret_mailbox);
 /* Messages of one packet come to this handler first. */
 void ivc_mailbox_set_whole(struct ivc_mailbox *mailbox, ivc_message_whole_fn *on_whole);
+/* While the endpoint is still there.  Accepts NULL. */
 void ivc_mailbox_free(struct ivc_mailbox *mailbox);
 
 /* To be called by the endpoint's handlers for packets with those tags, and when a peer is gone. */

@@ -146,7 +146,7 @@ void load_connect(struct load *load)
 
 void load_close(struct load *load)
 {
+    ivc_mailbox_free(load->mailbox);    /* first: it uses the endpoint */
     ivc_endpoint_free(load->endpoint);
-    ivc_mailbox_free(load->mailbox);
     free(load);
 }
