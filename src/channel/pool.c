@@ -14,7 +14,6 @@ enum {
     FETCH_AT_ONCE = 16,     /* lines: as many as a processor waits for at a time */
     FETCH_MAX = 128 << 10,  /* bytes in one wait: a few microseconds */
     FETCH_NOW = 4096,       /* bytes of the next chunk when there is no wait; with twice as many it is no better */
-    FETCH_NOW_BELOW = 16 << 10, /* ... of a packet: with longer ones it is better without, or makes no difference */
     PUSH = 64 << 10,        /* bytes: more than a first-level cache holds */
     PUSH_LEAST = 12 << 10,  /* of a packet: with shorter ones it makes no difference */
     REFUSALS = 10000,       /* a millisecond or so of asking in vain */
@@ -336,7 +335,7 @@ static char *free_chunk(const struct ivc_pool *pool, uint32_t i, uint32_t len)
         + place_for(pool, len, i);
 }
 
-void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len)
+void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len, bool fetches_now)
 {
     struct ivc_pool_ahead *ahead = &pool->ahead;
     uint32_t n = ivc_pool_chunks_for(pool, len);    /* a double chunk as two */
@@ -347,7 +346,7 @@ void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len)
     ahead->sent += n;
     ahead->filled += by_chunk ? n : 0;
     ahead->longest = IVC_MAX(ahead->longest, len);
-    if (!by_chunk || len >= FETCH_NOW_BELOW || pool->n_queued == 0 || ahead->done > 0 || ahead->at > 0)
+    if (!by_chunk || !fetches_now || pool->n_queued == 0 || ahead->done > 0 || ahead->at > 0)
         return;
     next = free_chunk(pool, 0, len);
     ivc_fetch_lines_to_write(next, next + IVC_MIN(len, (uint32_t)FETCH_NOW));

@@ -111,8 +111,8 @@ void ivc_pool_put_read(struct ivc_pool *pool, uint32_t chunk, bool is_far);
 
 /* A packet of `len` bytes was sent to someone far away, by a chunk, or another way when a chunk was open to it.
  * In the next wait lines for the like of it are fetched; should there be no wait, because more follows, the first ones
- * of the next chunk now, unless it is long. */
-void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len);
+ * of the next chunk now, if it is said so. */
+void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len, bool fetches_now);
 
 /* A wait begins, and hardly any chunk is free: whether some were read meanwhile is to be looked for. */
 static inline bool ivc_pool_wants_chunks(const struct ivc_pool *pool)

@@ -890,7 +890,7 @@ static void test_pool_ahead(void)
         ivc_pool_put(&pair.pool, chunks[i]);
     CHECK(!pair.pool.ahead.due && !ivc_pool_is_ready(&pair.pool, 1));       /* nothing was sent */
 
-    ivc_pool_has_sent(&pair.pool, false, 1000);
+    ivc_pool_has_sent(&pair.pool, false, 1000, false);
     CHECK(!ivc_pool_is_ready(&pair.pool, 1));               /* nobody has waited */
     wait_for_lines(&pair.pool);
     CHECK(ivc_pool_is_ready(&pair.pool, 1000));
@@ -899,8 +899,8 @@ static void test_pool_ahead(void)
     CHECK(!ivc_pool_is_ready(&pair.pool, 1));               /* of the next one nothing was fetched */
     ivc_pool_put(&pair.pool, chunks[0]);
 
-    ivc_pool_has_sent(&pair.pool, true, 100);
-    ivc_pool_has_sent(&pair.pool, true, 4000);
+    ivc_pool_has_sent(&pair.pool, true, 100, true);
+    ivc_pool_has_sent(&pair.pool, true, 4000, true);
     wait_for_lines(&pair.pool);
     CHECK_EQ(pair.pool.ahead.done, 2);
     CHECK_EQ(pair.pool.ahead.bytes, 4000);
@@ -911,7 +911,7 @@ static void test_pool_ahead(void)
 
     /* One chunk is free, but for one that waits for its twin, and more are asked for: a part of a packet's lines is not
      * enough for it. */
-    ivc_pool_has_sent(&pair.pool, true, 8192);
+    ivc_pool_has_sent(&pair.pool, true, 8192, true);
     ivc_pool_fetch_some(&pair.pool);
     CHECK(ivc_pool_is_ready(&pair.pool, IVC_LINE) && !ivc_pool_is_ready(&pair.pool, 8192));
     wait_for_lines(&pair.pool);
@@ -919,7 +919,7 @@ static void test_pool_ahead(void)
     CHECK_EQ(pair.pool.ahead.done, 1);
     CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[2]), 0);
     CHECK(!ivc_pool_is_ready(&pair.pool, 1));
-    ivc_pool_has_sent(&pair.pool, true, 0);                 /* a packet without bytes, and none is free */
+    ivc_pool_has_sent(&pair.pool, true, 0, true);                 /* a packet without bytes, and none is free */
     wait_for_lines(&pair.pool);
     CHECK_EQ(pair.pool.ahead.done, 0);
     close_pair(&pair);

@@ -415,7 +415,7 @@ static int send_long(struct ivc_tx *tx, uint8_t tag, const struct iovec *iov, un
         tx->is_inner[tx->at + i] = true;
     ivc_tx_publish(tx, slot, (uint32_t)len, tag, IVC_SLOT_INLINE, n);
     if (ivc_tx_fetches_ahead(tx, len))
-        ivc_pool_has_sent(tx->pool, false, (uint32_t)len);
+        ivc_pool_has_sent(tx->pool, false, (uint32_t)len, false);
     /* The lines of the next packet, should it be as long: in a stream they are ours by the time that they are filled.
      * Not of one whose receiver keeps pace: it still reads there, or is about to, and takes them away again. */
     if (!tx->keeps_pace)
@@ -524,6 +524,16 @@ static void note_chunk(struct ivc_tx *tx, uint32_t chunk)
     tx->chunks_out++;
 }
 
+/* Whether lines of the next chunk are asked for as soon as such a packet was sent.  With longer ones it is better
+ * without, or makes no difference; and a tight stream to a receiver nearby, through few chunks, is slower with it. */
+static bool fetches_now(const struct ivc_tx *tx, uint32_t len)
+{
+    enum { BELOW = 16 << 10, TIGHT_BELOW = 4000 };
+    const struct ivc_pool *pool = tx->pool;
+
+    return len < (tx->is_tight && !ivc_tx_is_far(tx) && pool->round < pool->chunks_max ? TIGHT_BELOW : BELOW);
+}
+
 /* For which there is room, and one slot more: that may go to the share's announcement. */
 static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void *head, uint32_t head_len,
                      const struct ivc_slot_ref *body)
@@ -539,7 +549,7 @@ static void send_ref(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, const void 
     note_chunk(tx, chunk);
     ivc_tx_publish(tx, slot, head_len, tag, IVC_SLOT_REF, 1);
     if (ivc_tx_fetches_ahead(tx, len) && ivc_tx_copy_side(tx, len) != IVC_COPY_PAST)
-        ivc_pool_has_sent(tx->pool, true, len);
+        ivc_pool_has_sent(tx->pool, true, len, fetches_now(tx, len));
 }
 
 int ivc_tx_send_chunk(struct ivc_tx *tx, uint8_t tag, uint32_t chunk, size_t len)
