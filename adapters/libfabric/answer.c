@@ -80,7 +80,7 @@ bool ivc_fi_answer_waits(int core_answer)
 {
     if (core_answer == IVC_E_NOSPACE)
         (void)ivc_fi_error(core_answer);    /* says it, since nobody here ends with it */
-    return core_answer == IVC_E_FULL || core_answer == IVC_E_NOSPACE;
+    return ivc_message_is_later(core_answer);
 }
 
 void ivc_fi_answer(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,

@@ -346,7 +346,7 @@ void ivc_pool_has_sent(struct ivc_pool *pool, bool by_chunk, uint32_t len, bool 
     ahead->sent += n;
     ahead->filled += by_chunk ? n : 0;
     ahead->longest = IVC_MAX(ahead->longest, len);
-    if (!by_chunk || !fetches_now || pool->n_queued == 0 || ahead->done > 0 || ahead->at > 0)
+    if (!fetches_now || pool->n_queued == 0 || ahead->done > 0 || ahead->at > 0)
         return;
     next = free_chunk(pool, 0, len);
     ivc_fetch_lines_to_write(next, next + IVC_MIN(len, (uint32_t)FETCH_NOW));

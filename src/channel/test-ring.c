@@ -919,7 +919,7 @@ static void test_pool_ahead(void)
     CHECK_EQ(pair.pool.ahead.done, 1);
     CHECK_EQ(ivc_pool_get(&pair.pool, &chunks[2]), 0);
     CHECK(!ivc_pool_is_ready(&pair.pool, 1));
-    ivc_pool_has_sent(&pair.pool, true, 0, true);                 /* a packet without bytes, and none is free */
+    ivc_pool_has_sent(&pair.pool, true, 0, true);           /* a packet without bytes, and none is free */
     wait_for_lines(&pair.pool);
     CHECK_EQ(pair.pool.ahead.done, 0);
     close_pair(&pair);

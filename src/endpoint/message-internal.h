@@ -132,13 +132,6 @@ void ivc_mailbox_tell_sent(struct ivc_mailbox *mailbox, ivc_message_sent_fn *on_
 /* Pushes what waits, peer after peer. */
 void ivc_mailbox_push(struct ivc_mailbox *mailbox);
 
-/* Of a packet for which the other side waits, whether it is sent the next time.  There may be no memory for a ring to
- * it, since one of us has moved; others end and leave theirs. */
-static inline bool ivc_message_is_later(int r)
-{
-    return r == IVC_E_FULL || r == IVC_E_NOSPACE;
-}
-
 /* message-send.c */
 void ivc_outgoing_push(struct ivc_box *box);
 void ivc_outgoing_accepted(struct ivc_mailbox *mailbox, struct ivc_peer *peer,

@@ -264,6 +264,17 @@ static int send_next(struct ivc_outgoing *out)
     return goes_by_offer(out) ? send_offer(out) : send_train_start(out);
 }
 
+/* Whether the receiver waits for it, or for the rest of it. */
+static bool is_awaited(const struct ivc_outgoing *out)
+{
+    return out->is_answer || out->state == OUTGOING_TRAIN;
+}
+
+static bool goes_later(const struct ivc_outgoing *out, int r)
+{
+    return r == IVC_E_FULL || (is_awaited(out) && ivc_message_is_later(r));
+}
+
 /* Pushes the messages in `starts` in their order: 0 when there is none left to push. */
 static int push_starts(struct ivc_box *box)
 {
@@ -275,7 +286,7 @@ static int push_starts(struct ivc_box *box)
         do {
             r = send_next(out);
         } while (r == 0 && out->state == OUTGOING_TRAIN && out->left > 0);
-        if (r == IVC_E_FULL || ((out->is_answer || out->state == OUTGOING_TRAIN) && ivc_message_is_later(r)))
+        if (goes_later(out, r))
             return IVC_E_FULL;
         if (r != 0 || out->state != OUTGOING_OFFERED)
             finish(out, r);
@@ -396,7 +407,7 @@ static int send_now_or_queue(struct ivc_mailbox *mailbox, struct ivc_peer *peer,
     if (r < 0)
         return r;
     r = mailbox->pushing ? IVC_E_FULL : ivc_mailbox_try_send(mailbox, peer, header, iov, n_iov);
-    if (r != IVC_E_FULL && !(what->is_answer && ivc_message_is_later(r))) {
+    if (!goes_later(what, r)) {
         ivc_mailbox_tell_sent(mailbox, what->on_sent, what->sent_arg, r);
         if (ivc_mailbox_busy(mailbox))
             ivc_mailbox_push(mailbox);      /* what on_sent has queued */

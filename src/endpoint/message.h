@@ -18,6 +18,7 @@
 #ifndef IVC_ENDPOINT_MESSAGE_H
 #define IVC_ENDPOINT_MESSAGE_H
 
+#include "base/error.h"
 #include "endpoint/endpoint.h"
 
 enum {
@@ -79,6 +80,13 @@ void ivc_mailbox_gone(struct ivc_mailbox *mailbox, struct ivc_peer *peer);
 size_t ivc_mailbox_offer_size(const struct ivc_mailbox *mailbox);
 /* The longest payload that, with that header, is one packet. */
 size_t ivc_mailbox_whole_max(const struct ivc_mailbox *mailbox, uint32_t header_len);
+
+/* Of what the other side waits for: whether it is to be sent later.  There may be no memory for a ring to it, since one
+ * of us has moved; others end and leave theirs. */
+static inline bool ivc_message_is_later(int r)
+{
+    return r == IVC_E_FULL || r == IVC_E_NOSPACE;
+}
 
 /*
  * Sends a message if it can go at once as one packet: no queue, no memory, no callback; the bytes

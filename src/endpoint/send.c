@@ -385,23 +385,6 @@ static int send_copy(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8
     return r;
 }
 
-/* Its content lies in the region of today. */
-static int send_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
-                      uint32_t chunk, size_t len)
-{
-    int r;
-
-    if (!ivc_region_is_intact(endpoint->home.region)) {
-        stop_sending(endpoint, peer);
-        return content_is_lost(peer);
-    }
-    r = ivc_tx_send_chunk(&peer->tx, tag, chunk, len);
-    atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
-    if (!ivc_region_is_intact(endpoint->home.region))
-        stop_sending(endpoint, peer);
-    return r;
-}
-
 /* It lies where the peer's ring can refer to it. */
 static bool is_of_today(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
                         const struct ivc_buffer *buffer)
@@ -414,6 +397,36 @@ static uint64_t filling_time(struct ivc_peer *peer, const struct ivc_buffer *buf
     if (!ivc_tx_times_filling(&peer->tx, len))
         return 0;
     return buffer->took > 0 ? buffer->took : ivc_cycles() - buffer->since;
+}
+
+/* The buffer itself, whose content lies in the region of today.  Whether that was intact is to be seen afterwards. */
+static int send_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                      const struct ivc_buffer *buffer, size_t len)
+{
+    int r;
+
+    ivc_tx_note_filling(&peer->tx, filling_time(peer, buffer, len), (uint32_t)len);
+    r = ivc_tx_send_chunk(&peer->tx, tag, buffer->chunk, len);
+    atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
+    endpoint->home.buffers_out -= r == 0;
+    count(peer, r, len);
+    return r;
+}
+
+/* The same for who has nothing but the buffer. */
+static int send_only_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
+                           const struct ivc_buffer *buffer, size_t len)
+{
+    int r;
+
+    if (!ivc_region_is_intact(endpoint->home.region)) {
+        stop_sending(endpoint, peer);
+        return content_is_lost(peer);
+    }
+    r = send_chunk(endpoint, peer, tag, buffer, len);
+    if (!ivc_region_is_intact(endpoint->home.region))
+        stop_sending(endpoint, peer);
+    return r;
 }
 
 int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
@@ -430,12 +443,9 @@ int ivc_endpoint_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *pee
         r = send_copy(endpoint, peer, tag, buffer, len);
     } else if (r == 0 && network) {
         r = ivc_remote_send_buffer(endpoint, peer, tag, buffer, len);
+    } else if (r == 0) {
+        r = send_only_chunk(endpoint, peer, tag, buffer, len);
     } else {
-        if (r == 0)
-            ivc_tx_note_filling(&peer->tx, filling_time(peer, buffer, len), (uint32_t)len);
-        if (r == 0)
-            r = send_chunk(endpoint, peer, tag, buffer->chunk, len);
-        endpoint->home.buffers_out -= r == 0;
         count(peer, r, len);
     }
     if (r == 0)
@@ -455,13 +465,9 @@ int ivc_endpoint_send_filled(struct ivc_endpoint *endpoint, struct ivc_peer *pee
     ivc_endpoint_lock(endpoint);
     if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && is_of_today(endpoint, peer, buffer)) {
         from = tx->tail;
-        ivc_tx_note_filling(tx, filling_time(peer, buffer, len), (uint32_t)len);
-        r = ivc_tx_send_chunk(tx, tag, buffer->chunk, len);
-        atomic_signal_fence(memory_order_seq_cst);      /* as in send_through_memory() */
+        r = send_chunk(endpoint, peer, tag, buffer, len);
         if (!ivc_region_is_intact(endpoint->home.region) && r == 0)
             keep_unsure(endpoint, peer, from, tx->tail - 1, tag, iov, n_iov);
-        endpoint->home.buffers_out -= r == 0;
-        count(peer, r, len);
     } else {
         r = send_somehow(endpoint, peer, tag, iov, n_iov, len);
         if (r == 0)

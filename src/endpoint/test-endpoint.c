@@ -100,8 +100,26 @@ static struct ivc_peer *connect_to(struct node *from, const struct node *to)
     return peer;
 }
 
+/* Until a packet has come: also through a ring that it does not watch yet. */
+static void await_first(struct node *node)
+{
+    for (unsigned i = 0; i < 300 && node->packets == 0; i++)
+        ivc_endpoint_progress(node->endpoint);
+}
+
 static struct node a, b;
 static char payload[MAX];
+
+/* `a` and `b`, each of which knows the other. */
+static void open_both(struct ivc_peer **ret_of_a, struct ivc_peer **ret_of_b)
+{
+    const char *path = check_file(0, SIZE);
+
+    node_open(&a, path, 1);
+    node_open(&b, path, 2);
+    *ret_of_a = connect_to(&a, &b);
+    *ret_of_b = connect_to(&b, &a);
+}
 
 static void fill_payload(uint64_t number)
 {
@@ -148,8 +166,7 @@ static void test_packets(void)
                 }
                 CHECK_THAT(r == 0, "%zu bytes gave %d: %s", len, r, ivc_error_text());
                 b.packets = 0;
-                for (unsigned i = 0; i < 300 && b.packets == 0; i++)
-                    ivc_endpoint_progress(b.endpoint);
+                await_first(&b);
                 CHECK_THAT(b.packets == 1, "%zu bytes did not arrive", len);
                 CHECK_EQ(b.last_packet.tag, 9);
                 CHECK_EQ((size_t)b.last_packet.head_len + b.last_packet.body_len, len);
@@ -177,8 +194,7 @@ static void check_taken(struct ivc_peer *from, uint32_t word, const char *bytes,
     n = ivc_endpoint_take_short(b.endpoint, from, 1, word, to, sizeof to);
     CHECK_THAT(n == (takes ? (ptrdiff_t)len : -1), "%zu bytes: %zd", len, n);
     if (n < 0) {
-        for (unsigned i = 0; i < 300 && b.packets == 0; i++)
-            ivc_endpoint_progress(b.endpoint);
+        await_first(&b);
         CHECK_EQ(b.packets, 1);
         CHECK_EQ((size_t)b.last_packet.head_len + b.last_packet.body_len, len + sizeof word);
         CHECK_EQ(memcmp(b.packet_bytes, &word, sizeof word), 0);
@@ -225,15 +241,11 @@ static void scatter(struct ivc_peer *peer, struct ivc_peer *from)
 /* Packets of one word and some bytes, which may be taken without a handler. */
 static void test_short_packets(void)
 {
-    const char *path = check_file(0, SIZE);
     struct ivc_peer *peer, *from;
     const uint32_t word = 7;
     char to[64];
 
-    node_open(&a, path, 1);
-    node_open(&b, path, 2);
-    peer = connect_to(&a, &b);
-    from = connect_to(&b, &a);
+    open_both(&peer, &from);
     fill_payload(1);
     CHECK_EQ(ivc_endpoint_send_short(a.endpoint, peer, 1, &word, sizeof word, payload, 8), 0);
     check_taken(from, 7, payload, 8, false);            /* the first one: it is not looked at yet */
@@ -274,19 +286,14 @@ static void test_long_packets(void)
     static char to[LEN];
     const uint32_t word = 7;
     const struct iovec iov[2] = { { (void *)&word, sizeof word }, { payload, LEN } };
-    const char *path = check_file(0, SIZE);
     struct ivc_peer *peer, *from;
     unsigned taken = 0, in_a_row = 0;
 
-    node_open(&a, path, 1);
-    node_open(&b, path, 2);
-    peer = connect_to(&a, &b);
-    from = connect_to(&b, &a);
+    open_both(&peer, &from);
     fill_payload(2);
     CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 1, iov, 2), 0);
     CHECK_EQ(ivc_endpoint_take_long(b.endpoint, from, 1, word, to, LEN), -1);   /* as for short ones */
-    for (unsigned i = 0; i < 300 && b.packets == 0; i++)
-        ivc_endpoint_progress(b.endpoint);
+    await_first(&b);
     CHECK_EQ(b.packets, 1);
     CHECK_EQ(ivc_endpoint_take_long(b.endpoint, from, 1, word, to, LEN), -1);   /* there is none */
     /* Nobody calls progress but every so often, and chunks come back nevertheless. */
@@ -466,17 +473,12 @@ static void test_chunks_for_others(void)
 static void exchange_after_waits(bool wide)
 {
     enum { ROUNDS = 100, WAIT = 100, LEN = 1900 };
-    const char *path = check_file(0, SIZE);
     struct ivc_peer *peer, *back;
     unsigned packets = 0, before = 0;
 
-    node_open(&a, path, 1);
-    node_open(&b, path, 2);
-    peer = connect_to(&a, &b);
-    back = connect_to(&b, &a);
+    open_both(&peer, &back);
     CHECK_EQ(ivc_endpoint_send(b.endpoint, back, 9, &(struct iovec){ payload, 8 }, 1), 0);
-    for (unsigned i = 0; i < 300 && a.packets == 0; i++)
-        ivc_endpoint_progress(a.endpoint);
+    await_first(&a);
     CHECK_EQ(ivc_endpoint_send(a.endpoint, peer, 9, &(struct iovec){ payload, 8 }, 1), 0);
     peer->tx.pool->is_wide = wide;
     for (unsigned round = 0; round < ROUNDS; round++) {

@@ -350,8 +350,9 @@ static void make_header(uint8_t header[IVC_MESSAGE_HEADER_MAX], uint8_t header_l
         header[i] = (uint8_t)(header_len + i);
 }
 
-static void send_then(struct node *from, struct ivc_peer *peer, uint32_t to, size_t len,
-                      unsigned pieces, uint8_t header_len, void (*then)(struct node *))
+/* By ivc_mailbox_send() or ivc_mailbox_answer(). */
+static void send_by(__typeof__(ivc_mailbox_send) *send, struct node *from, struct ivc_peer *peer, uint32_t to,
+                    size_t len, unsigned pieces, uint8_t header_len, void (*then)(struct node *))
 {
     uint8_t header[IVC_MESSAGE_HEADER_MAX];
     uint32_t number = from->sending[to]++;
@@ -359,18 +360,18 @@ static void send_then(struct node *from, struct ivc_peer *peer, uint32_t to, siz
 
     leaving->then = then;
     make_header(header, header_len, from->client_id, number);
-    CHECK_EQ(ivc_mailbox_send(from->mailbox, peer, header, leaving->iov, pieces, on_sent, leaving),
-             0);
+    CHECK_EQ(send(from->mailbox, peer, header, leaving->iov, pieces, on_sent, leaving), 0);
+}
+
+static void send_then(struct node *from, struct ivc_peer *peer, uint32_t to, size_t len,
+                      unsigned pieces, uint8_t header_len, void (*then)(struct node *))
+{
+    send_by(ivc_mailbox_send, from, peer, to, len, pieces, header_len, then);
 }
 
 static void answer_to(struct node *from, struct ivc_peer *peer, const struct node *to, size_t len)
 {
-    uint8_t header[IVC_MESSAGE_HEADER_MAX];
-    uint32_t number = from->sending[to - nodes]++;
-    struct leaving *leaving = new_leaving(from, number, len, 1);
-
-    make_header(header, HEADER_MIN, from->client_id, number);
-    CHECK_EQ(ivc_mailbox_answer(from->mailbox, peer, header, leaving->iov, 1, on_sent, leaving), 0);
+    send_by(ivc_mailbox_answer, from, peer, (uint32_t)(to - nodes), len, 1, HEADER_MIN, NULL);
 }
 
 static void send_to(struct node *from, struct ivc_peer *peer, const struct node *to, size_t len)
@@ -828,9 +829,7 @@ static void offer_ahead(struct ivc_peer *peer, size_t len, unsigned pieces)
 
     send_then(&a, peer, 2, len, pieces, HEADER_MIN, NULL);
     CHECK(a.mailbox->ahead.of != NULL);
-    for (unsigned i = 0; i < 1000 && b.n_waiting == waiting; i++)
-        turn();
-    CHECK_EQ(b.n_waiting, waiting + 1);
+    turn_until(&b.n_waiting, waiting + 1);
     CHECK_EQ(a.endpoint->home.buffers_out, 1);
 }
 
@@ -884,9 +883,7 @@ static void test_ahead_given_up(void)
     for (const struct ivc_outgoing *of = a.mailbox->ahead.of; a.mailbox->ahead.of == of;) {
         CHECK(sent < 200);
         send_to(&a, peer, &b, longer);
-        for (unsigned i = 0; i < 1000 && b.n_waiting < 2; i++)
-            turn();
-        CHECK_EQ(b.n_waiting, 2);
+        turn_until(&b.n_waiting, 2);
         accept_waiting(&b, 1, false);
         turn_until(&b.dones, ++sent);
     }
