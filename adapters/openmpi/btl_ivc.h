@@ -6,8 +6,9 @@
  * business; Open MPI's point-to-point layer (pml/ob1) sees a BTL that sends.
  *
  * Invariant: when alloc, prepare_src or sendi answer "no resource", a descriptor
- * of the same peer is queued here.  ob1 tries again only when a descriptor
- * completes, so this is what keeps it from waiting for ever.
+ * that ob1 is told of is queued here, or waits to be reported.  ob1 tries again,
+ * for all peers, only when one completes, so this is what keeps it from waiting
+ * for ever.
  */
 #ifndef IVC_ADAPTERS_OPENMPI_BTL_IVC_H
 #define IVC_ADAPTERS_OPENMPI_BTL_IVC_H
@@ -110,9 +111,11 @@ struct ivc_btl_module {
     struct ivc_btl_ahead ahead;         /* copied and not yet asked for */
     size_t reserve;                     /* of pieces that follow; 0: none was seen yet */
 
+    bool limited;                       /* the next three have no more descriptors than a parameter says */
     opal_free_list_t frags_header;      /* no memory but `header` */
     opal_free_list_t frags_eager;       /* eager_limit bytes of private memory */
     opal_free_list_t frags_max;         /* packet_max bytes */
+    opal_free_list_t frags_answer;      /* as frags_header, for what we send ourselves: as many as it takes */
 
     /* What a packet is shown to ob1 in.  One of each suffices: packets come one at a time. */
     mca_btl_base_descriptor_t received;
@@ -125,6 +128,7 @@ struct ivc_btl_component {
     mca_btl_base_component_3_0_0_t super;
     char *region;
     unsigned int ring_size, segment_size;
+    int free_list_num, free_list_max, free_list_inc;    /* of descriptors; max -1: no limit */
     bool stats, network, moves;
 };
 /* The one symbol that the object shows: Open MPI looks it up by this name. */
@@ -142,6 +146,7 @@ int ivc_btl_frags_init(struct ivc_btl_module *module);
 void ivc_btl_frags_fini(struct ivc_btl_module *module);
 struct ivc_btl_frag *ivc_btl_frag_get(struct mca_btl_base_endpoint_t *endpoint, size_t size,
                                       uint32_t flags);
+struct ivc_btl_frag *ivc_btl_frag_get_answer(struct mca_btl_base_endpoint_t *endpoint, size_t size);
 void ivc_btl_frag_return(struct ivc_btl_frag *frag);
 mca_btl_base_descriptor_t *ivc_btl_alloc(mca_btl_base_module_t *btl,
                                          struct mca_btl_base_endpoint_t *endpoint, uint8_t order,

@@ -53,6 +53,13 @@ static void register_uint(const char *name, const char *help, mca_base_var_info_
                                            MCA_BASE_VAR_SCOPE_READONLY, storage);
 }
 
+static void register_int(const char *name, const char *help, int *storage)
+{
+    (void) mca_base_component_var_register(&mca_btl_ivc_component.super.btl_version, name, help,
+                                           MCA_BASE_VAR_TYPE_INT, NULL, 0, 0, OPAL_INFO_LVL_9,
+                                           MCA_BASE_VAR_SCOPE_READONLY, storage);
+}
+
 static void register_bool(const char *name, const char *help, bool *storage)
 {
     (void) mca_base_component_var_register(&mca_btl_ivc_component.super.btl_version, name, help,
@@ -99,6 +106,14 @@ static int component_register(void)
     c->segment_size = 0;
     register_uint("segment_size", "Bytes of one slot of a ring (0: IVC_SEGMENT_SIZE, then a "
                   "default)", OPAL_INFO_LVL_9, &c->segment_size);
+    c->free_list_num = 0;
+    register_int("free_list_num", "Descriptors in each of the three free lists at first (up to "
+                 "a header, up to eager_limit, and longer)", &c->free_list_num);
+    c->free_list_max = -1;
+    register_int("free_list_max", "Most descriptors in each free list: a send that finds none waits "
+                 "(-1: no limit, as always with MPI_THREAD_MULTIPLE)", &c->free_list_max);
+    c->free_list_inc = 8;
+    register_int("free_list_inc", "Descriptors by which a free list grows", &c->free_list_inc);
 
     /* Above vader and self (64 Ki): where memory is shared this is the path, in one guest too. */
     btl->btl_exclusivity = MCA_BTL_EXCLUSIVITY_HIGH + 1;
@@ -207,6 +222,36 @@ static void limit_clamp(const char *name, size_t *limit, size_t low, size_t high
                     name, asked, low, high, *limit);
 }
 
+/* Brings one number of descriptors into [low, high]; says so when it was a person's wish. */
+static void items_clamp(const char *name, int *items, int low, int high)
+{
+    int asked = *items;
+
+    if (asked >= low && asked <= high)
+        return;
+    *items = asked < low ? low : high;
+    if (is_set(name))
+        ivc_btl_say(name, "btl_ivc_%s %d is outside of %d to %d (see btl_ivc_free_list_max); %d is used",
+                    name, asked, low, high, *items);
+}
+
+/* With several threads there is no limit, for the same reason for which no queue is full then (btl_ivc_queue.c). */
+static void free_lists_check(bool threads)
+{
+    struct ivc_btl_component *c = &mca_btl_ivc_component;
+    enum { AT_ONCE_MAX = 64 << 10 };    /* of them with 32 KiB each: 2 GiB */
+    int asked = c->free_list_max, most;
+
+    if (asked < 1 || threads)
+        c->free_list_max = -1;
+    if (asked != c->free_list_max)
+        ivc_btl_say("free_list_max", "btl_ivc_free_list_max %d %s; there is no limit", asked,
+                    asked < 1 ? "is neither 1 or more, nor -1" : "is not for MPI_THREAD_MULTIPLE");
+    most = c->free_list_max > 0 && c->free_list_max < AT_ONCE_MAX ? c->free_list_max : AT_ONCE_MAX;
+    items_clamp("free_list_num", &c->free_list_num, 0, most);
+    items_clamp("free_list_inc", &c->free_list_inc, 1, most);
+}
+
 static void limits_check(struct ivc_btl_module *m, bool crowded)
 {
     static const size_t low = 256;      /* a header of ob1 and some data */
@@ -249,14 +294,18 @@ static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progres
         return NULL;
     m->send_max = ivc_endpoint_eager_max(m->endpoint);
     limits_check(m, crowded);
+    free_lists_check(enable_mpi_threads);
     if (ivc_endpoint_warning(m->endpoint)[0] != '\0')
         ivc_btl_say("warning", "%s", ivc_endpoint_warning(m->endpoint));
 
     modules = malloc(sizeof *modules);
     if (modules == NULL)
         goto err_close;
-    if (ivc_btl_frags_init(m) != OPAL_SUCCESS)
+    if (ivc_btl_frags_init(m) != OPAL_SUCCESS) {
+        ivc_btl_say("memory", "no memory for btl_ivc_free_list_num %d descriptors in each free list; Open MPI goes on "
+                    "with its other transports", mca_btl_ivc_component.free_list_num);
         goto err_free;
+    }
     if (address_publish(m->endpoint) != OPAL_SUCCESS)
         goto err_fini;
     opal_output_verbose(10, opal_btl_base_framework.framework_output, "btl: ivc: %s",

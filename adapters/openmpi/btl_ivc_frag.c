@@ -25,12 +25,23 @@ static int frag_init(opal_free_list_item_t *item, void *home)
     return OPAL_SUCCESS;
 }
 
-static int list_init(opal_free_list_t *list, size_t payload)
+static bool list_init(opal_free_list_t *list, size_t payload, int num, int max)
 {
-    OBJ_CONSTRUCT(list, opal_free_list_t);
     return opal_free_list_init(list, sizeof(struct ivc_btl_frag), opal_cache_line_size,
-                               OBJ_CLASS(ivc_btl_frag), payload, opal_cache_line_size,
-                               0, -1, 8, NULL, 0, NULL, frag_init, list);
+                               OBJ_CLASS(ivc_btl_frag), payload, opal_cache_line_size, num, max,
+                               mca_btl_ivc_component.free_list_inc, NULL, 0, NULL, frag_init, list)
+           == OPAL_SUCCESS;
+}
+
+static bool lists_init(struct ivc_btl_module *m)
+{
+    int num = mca_btl_ivc_component.free_list_num, max = mca_btl_ivc_component.free_list_max;
+
+    m->limited = max > 0;
+    return list_init(&m->frags_header, 0, num, max)
+           && list_init(&m->frags_eager, m->super.btl_eager_limit, num, max)
+           && list_init(&m->frags_max, m->packet_max, num, max)
+           && list_init(&m->frags_answer, 0, 0, -1);
 }
 
 /* The lists and the rest of what a module holds beside its endpoint. */
@@ -42,20 +53,21 @@ int ivc_btl_frags_init(struct ivc_btl_module *m)
     OBJ_CONSTRUCT(&m->waiting, opal_list_t);
     OBJ_CONSTRUCT(&m->done, opal_list_t);
     OBJ_CONSTRUCT(&m->received, mca_btl_base_descriptor_t);
+    OBJ_CONSTRUCT(&m->frags_header, opal_free_list_t);
+    OBJ_CONSTRUCT(&m->frags_eager, opal_free_list_t);
+    OBJ_CONSTRUCT(&m->frags_max, opal_free_list_t);
+    OBJ_CONSTRUCT(&m->frags_answer, opal_free_list_t);
     m->received.des_segments = m->received_segments;
     m->flat = malloc(ivc_endpoint_double_max(m->endpoint));
-    if (m->flat != NULL &&
-        list_init(&m->frags_header, 0) == OPAL_SUCCESS &&
-        list_init(&m->frags_eager, m->super.btl_eager_limit) == OPAL_SUCCESS &&
-        list_init(&m->frags_max, m->packet_max) == OPAL_SUCCESS)
+    if (m->flat != NULL && lists_init(m))
         return OPAL_SUCCESS;
-    free(m->flat);
-    m->flat = NULL;
+    ivc_btl_frags_fini(m);
     return OPAL_ERR_OUT_OF_RESOURCE;
 }
 
 void ivc_btl_frags_fini(struct ivc_btl_module *m)
 {
+    OBJ_DESTRUCT(&m->frags_answer);
     OBJ_DESTRUCT(&m->frags_max);
     OBJ_DESTRUCT(&m->frags_eager);
     OBJ_DESTRUCT(&m->frags_header);
@@ -109,6 +121,21 @@ struct ivc_btl_frag *ivc_btl_frag_get(struct mca_btl_base_endpoint_t *endpoint, 
     return frag;
 }
 
+/* One for what we send ourselves, of at most a header's length.  ob1 is not told when it completes, so it must not
+ * take the place of a descriptor that ob1 waits for. */
+struct ivc_btl_frag *ivc_btl_frag_get_answer(struct mca_btl_base_endpoint_t *endpoint, size_t size)
+{
+    struct ivc_btl_frag *frag
+        = frag_take(&ivc_btl_module.frags_answer, endpoint, MCA_BTL_DES_FLAGS_BTL_OWNERSHIP);
+
+    if (OPAL_UNLIKELY(frag == NULL))
+        return NULL;
+    frag->base.des_cbfunc = NULL;
+    frag->segments[0].seg_addr.pval = frag->header;
+    frag->segments[0].seg_len = size;
+    return frag;
+}
+
 void ivc_btl_frag_return(struct ivc_btl_frag *frag)
 {
     if (frag->in_region) {
@@ -126,7 +153,7 @@ int ivc_btl_free(mca_btl_base_module_t *btl, mca_btl_base_descriptor_t *descript
 }
 
 /* ob1 asks here for control messages and for buffered sends, an eager fragment at most, so
- * private memory it is.  Control messages are never refused: the peer waits for them. */
+ * private memory it is.  A full queue is no reason to refuse a control message: the peer waits for it. */
 mca_btl_base_descriptor_t *ivc_btl_alloc(mca_btl_base_module_t *btl,
                                          struct mca_btl_base_endpoint_t *endpoint, uint8_t order,
                                          size_t size, uint32_t flags)

@@ -132,8 +132,7 @@ static bool deliver(struct mca_btl_base_endpoint_t *endpoint, const struct lent 
 
 static void reply(struct mca_btl_base_endpoint_t *endpoint, uint32_t id, bool done)
 {
-    struct ivc_btl_frag *frag = ivc_btl_frag_get(endpoint, sizeof(struct read),
-                                                 MCA_BTL_DES_FLAGS_BTL_OWNERSHIP);
+    struct ivc_btl_frag *frag = ivc_btl_frag_get_answer(endpoint, sizeof(struct read));
     struct read read = { .id = id, .done = done };
 
     if (frag == NULL) {
@@ -141,7 +140,6 @@ static void reply(struct mca_btl_base_endpoint_t *endpoint, uint32_t id, bool do
         return;
     }
     memcpy(frag->header, &read, sizeof read);
-    frag->base.des_cbfunc = NULL;
     if (ivc_btl_send(&ivc_btl_module.super, endpoint, &frag->base, TAG_READ) != OPAL_SUCCESS)
         ivc_btl_frag_return(frag);      /* the peer is gone */
 }

@@ -70,11 +70,26 @@ static void drain_all(struct ivc_btl_module *m)
         drain(m, endpoint);
 }
 
+/* Gives a descriptor back before it is reported: ob1 tries again in the callback, and where it waits for the only
+ * one nothing would remind it afterwards. */
+static __opal_attribute_noinline__ void complete_copy(struct ivc_btl_module *m, struct ivc_btl_frag *frag)
+{
+    struct ivc_btl_frag copy = *frag;
+
+    copy.base.des_segments = copy.segments;
+    ivc_btl_frag_return(frag);
+    copy.base.des_cbfunc(&m->super, copy.endpoint, &copy.base, copy.status);
+}
+
 static void complete(struct ivc_btl_module *m, struct ivc_btl_frag *frag)
 {
     /* The callback may give the descriptor back: read what we need before. */
     bool ours = (frag->base.des_flags & MCA_BTL_DES_FLAGS_BTL_OWNERSHIP) != 0;
 
+    if (OPAL_UNLIKELY(m->limited) && ours && frag->base.des_cbfunc != NULL) {
+        complete_copy(m, frag);
+        return;
+    }
     if (frag->base.des_cbfunc != NULL)
         frag->base.des_cbfunc(&m->super, frag->endpoint, &frag->base, frag->status);
     if (ours)

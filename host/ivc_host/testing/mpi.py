@@ -277,6 +277,31 @@ def _crowded(run: Run, where: Path) -> None:
         run.check(f"{what}, eager limit {limit}", done.returncode == 0 and good, done.stdout)
 
 
+def _free_lists(run: Run, where: Path) -> None:
+    """One descriptor in each free list: sends wait for it, also where answers of the plug-in's own are under way."""
+    few = {
+        **environment(str(where)),
+        **SELECTIONS["btl ivc,self"],
+        **ONE_SIDED,
+        "OMPI_MCA_btl_ivc_free_list_max": "1",
+        "OMPI_MCA_btl_ivc_free_list_num": "2",
+    }
+    integrity = [program("integrity"), "--iterations", "2", "--max-size", "1000000"]
+    cases = {
+        "integrity": integrity,
+        "floods": [program("many")],
+        "read in place": ["-x", f"LD_PRELOAD={paths.mpi_alloc()}", *integrity, "--alloc-mem"],
+    }
+    for name, words in cases.items():
+        done = _mpirun(run, 3, words, few)
+        run.check(f"free lists of one descriptor: {name}", done.returncode == 0, done.stdout)
+    said = "btl_ivc_free_list_num 2 is outside of 0 to 1" in done.stdout
+    run.check("free lists: more at first than at most: a line says so", said, done.stdout)
+    done = _mpirun(run, 2, [program("threads")], few)
+    good = done.returncode == 0 and "btl_ivc_free_list_max 1 is not for MPI_THREAD_MULTIPLE" in done.stdout
+    run.check("free lists: no limit with MPI_THREAD_MULTIPLE, with a line", good, done.stdout)
+
+
 def _looks(run: Run, where: Path) -> None:
     """Where Open MPI gives way after each look in vain, the plug-in keeps it from most of that; nor does
     it put to sleep who only looks."""
@@ -351,6 +376,7 @@ def host(run: Run) -> None:
         _heap(run, where)
         _whole(run, where)
         _crowded(run, where)
+        _free_lists(run, where)
         _looks(run, where)
         _two_jobs(run, where)
         _killed_rank(run, where)
@@ -364,6 +390,6 @@ def host(run: Run) -> None:
     )
     run.check(
         "ompi_info describes the parameters",
-        all(f"btl_ivc_{name}" in parameters.stdout for name in ("region", "stats", "ring_size")),
+        all(f"btl_ivc_{name}" in parameters.stdout for name in ("region", "stats", "ring_size", "free_list_max")),
         parameters.stdout,
     )
