@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,8 @@ from .targets import TARGETS
 app = typer.Typer(no_args_is_help=True, help="Measure ivc and compare it with other paths.")
 
 TESTS = ("latency", "bandwidth", "bidir", "rate", "incast", "alltoall", "ring", "allreduce")
+#: Only when they are named: they need a path with one-sided operations.
+ONE_SIDED = ("put", "get")
 _LIBIVC = "libivc"
 #: What a round of the gate stands for where a guest moves to and fro.
 _MOVES_PER_ROUND = 15
@@ -93,6 +96,9 @@ def _side(place: Place, key: str, words: Sequence[str], np: int) -> Side:
         assert isinstance(place, Host)
         return lambda: places.bench_libivc(place, words)
     path = PATHS[key]
+    if {*ONE_SIDED} & {*words}:
+        # Debian's choice leaves nothing that serves them over messages.
+        path = replace(path, mca={**path.mca, "osc": "^ucx"})
     return lambda: places.bench_mpi(place, path, words, np)
 
 
@@ -104,7 +110,9 @@ def run(
             help=f"Paths to compare, the first is the reference: {', '.join((*PATHS, _LIBIVC))}."
         ),
     ] = None,
-    tests: Annotated[str, typer.Option(help="Tests to run.")] = ",".join(TESTS),
+    tests: Annotated[
+        str, typer.Option(help=f"Tests to run, also: {', '.join(ONE_SIDED)}.")
+    ] = ",".join(TESTS),
     sizes: Annotated[
         str | None, typer.Option(help="Message sizes, such as 8,64K (default: 0-4M).")
     ] = None,
@@ -126,7 +134,7 @@ def run(
     default = "tcp,ivc" if lab else "vader,vader-nocma,tcp,ivc,libivc"
     known = tuple(PATHS) if lab else (*PATHS, _LIBIVC)
     keys = _choice(paths or default, known, "path")
-    names = _choice(tests, TESTS, "test")
+    names = _choice(tests, (*TESTS, *ONE_SIDED), "test")
     sizes = _sizes(sizes or (_QUICK_SIZES if quick else "0-4M"))
     rounds = rounds or (2 if quick else 5)
     seconds = seconds or (0.02 if quick else 0.05)

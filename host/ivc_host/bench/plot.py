@@ -15,7 +15,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from .summary import Row  # noqa: E402
 from .words import size_text  # noqa: E402
 
-_TIMES = ("latency", "alltoall", "ring", "allreduce")
+_TIMES = ("latency", "alltoall", "ring", "allreduce", "put", "get")
 _TITLES = {
     "latency": "Latency, one way",
     "bandwidth": "Bandwidth",
@@ -25,6 +25,8 @@ _TITLES = {
     "alltoall": "All-to-all",
     "ring": "Round all ranks, one way",
     "allreduce": "All-reduce",
+    "put": "Put",
+    "get": "Get",
 }
 
 

@@ -23,12 +23,14 @@ TITLES = {
     "alltoall": "All-to-all, one operation (p99 in brackets)",
     "ring": "Round all ranks, one way (p99 in brackets)",
     "allreduce": "All-reduce, one operation (p99 in brackets)",
+    "put": "Put, one operation until it is there (p99 in brackets)",
+    "get": "Get, one operation (p99 in brackets)",
 }
 
 
 def figure_text(row: Row) -> str:
     """The figure of a row that a person looks for."""
-    if row.test in ("latency", "alltoall", "ring", "allreduce"):
+    if row.test in ("latency", "alltoall", "ring", "allreduce", "put", "get"):
         typical = time_text(row.figures["typical_us"])
         return f"{typical}\n[{time_text(row.figures['p99_us'])}]"
     if row.test in ("rate", "incast") and row.bytes < 1024:
