@@ -85,15 +85,17 @@ static int talk_for_ever(void *arg)
 }
 
 /* Somebody must be there who looks: one more member, for as long as it takes to go once round the
- * directory, which is far less than a lease. */
+ * directory.  Of those who had died before it came only the lease tells. */
 static void expect_all_free(const char *path, uint64_t bytes)
 {
-    uint64_t end = ivc_now_ms() + 6000 * check_slowdown();
+    struct ivc_region_info info;
     struct ivc_region *region;
-    uint64_t own;
+    uint64_t own, end;
 
     CHECK_THAT(ivc_region_open(path, &region) == 0, "%s", ivc_error_text());
     CHECK_THAT(ivc_region_join(region, CHECK_AS(3, 0)) == 0, "%s", ivc_error_text());
+    ivc_region_info(region, &info);
+    end = ivc_now_ms() + info.lease_ms + 6000 * check_slowdown();
     own = (ivc_region_capacity(region) > IVC_LAYOUT_LINKS_PER_PART ? 3 : 2) * 4096; /* its link table */
     while (free_bytes(path) + own != bytes && ivc_now_ms() < end)
         ivc_sleep_ms(50);

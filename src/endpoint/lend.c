@@ -5,16 +5,21 @@
 
 #include <errno.h>
 
-enum { LOOK_MS = 100, LONGEST_MS = 900 };      /* as ivc_region_wait_for_memory() */
+enum { LOOK_MS = 100 };
 
-/* Once.  `ret_later`: there is none now, and some is coming. */
-static int lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory, bool *ret_later)
+struct wait {
+    uint64_t start, end;
+    bool on;                /* there is none now, and some is coming */
+};
+
+/* Once. */
+static int lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory, struct wait *wait)
 {
     struct ivc_region *region;
     bool coming;
     int r;
 
-    *ret_later = false;
+    wait->on = false;
     ivc_endpoint_lock(endpoint);
     region = endpoint->home.region;
     coming = region && ivc_region_memory_is_coming(region);
@@ -22,7 +27,8 @@ static int lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory,
         : ivc_error_set(IVC_E_NOREGION, "this process has left its region, because the host asked its "
                         "guest to, and has not found another yet");
     if (r == IVC_E_NOSPACE) {
-        *ret_later = coming || ivc_region_memory_is_coming(region);
+        wait->on = (coming || ivc_region_memory_is_coming(region))
+                   && ivc_region_memory_wait(region, wait->start, &wait->end);
         ivc_region_look_at_members(region);
     }
     ivc_endpoint_unlock(endpoint);
@@ -31,14 +37,13 @@ static int lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory,
 
 int ivc_endpoint_lend(struct ivc_endpoint *endpoint, uint64_t size, void **ret_memory)
 {
-    uint64_t deadline = ivc_now_ms() + LONGEST_MS;
-    bool later;
-    int r = lend(endpoint, size, ret_memory, &later);
+    struct wait wait = { .start = ivc_now_ms() };
+    int r = lend(endpoint, size, ret_memory, &wait);
 
     /* The helper must find the gate open meanwhile. */
-    while (later && ivc_now_ms() < deadline) {
+    while (wait.on) {
         ivc_sleep_ms(LOOK_MS);
-        r = lend(endpoint, size, ret_memory, &later);
+        r = lend(endpoint, size, ret_memory, &wait);
     }
     return r;
 }

@@ -133,7 +133,7 @@ static int greet(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     int r;
 
     ivc_address_make(endpoint, &greeting.address);
-    gethostname(greeting.host, sizeof greeting.host - 1);
+    ivc_region_own_host(greeting.host);
     r = send_kind(endpoint, peer, WIRE_GREETING, &greeting, sizeof greeting);
     peer->greeted = r == 0;
     return r;
@@ -271,7 +271,7 @@ static struct ivc_peer *welcome(struct ivc_endpoint *endpoint, const struct gree
     if (r == 0)
         peer->member.client_id = greeting->client_id;
     if (r == 0)
-        snprintf(peer->member.host, sizeof peer->member.host, "%.63s", greeting->host);
+        snprintf(peer->member.host, sizeof peer->member.host, "%.64s", greeting->host);
     if (r == 0)
         r = ivc_remote_watch(endpoint, peer);   /* who has sent to us is waited for, even if we never answer */
     ivc_endpoint_unlock(endpoint);

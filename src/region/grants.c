@@ -190,7 +190,6 @@ static int read_record(const char *text, struct ivc_layout_member *ret_entry)
         bytes[i] = (uint8_t)byte;
     }
     memcpy(ret_entry, bytes, sizeof bytes);
-    ret_entry->host[sizeof ret_entry->host - 1] = '\0';
     return 0;
 }
 
@@ -295,7 +294,8 @@ static int admit(struct ivc_region *region, uint32_t domain, const struct ivc_la
     slot = free_slot(region);
     if (slot == region->geometry.capacity || generation == 0
         || was_buried(grants, record->endpoint_id, generation)
-        || (domain == grants->domain && !ivc_member_process_exists(record)))
+        || (domain == grants->domain && ivc_member_may_be_here(&region->identity, record)
+            && !ivc_member_process_exists(record)))
         return IVC_E_GONE;
     entry = ivc_region_slot(region, slot);
     state = ivc_layout_state(generation, IVC_PHASE_JOINING);
@@ -444,7 +444,7 @@ static void scan_some(struct ivc_region *region)
     grants->scan_from = to;
 }
 
-/* What a process of this guest left behind when it was killed. */
+/* What a process of this guest left behind when it was killed.  The store is the domain's own, so it was no copy's. */
 static void clean_name(void *arg, const char *name)
 {
     struct ivc_region *region = ((const struct scan *)arg)->region;
@@ -456,7 +456,7 @@ static void clean_name(void *arg, const char *name)
     snprintf(path, sizeof path, "ivc/%.16s", name);
     /* What cannot be read may be another version's, or about to be written. */
     if (grants->backend->get(grants->handle, grants->domain, path, &text) < 0 || read_record(text, &record) < 0
-        || !ivc_member_same_kernel(region, &record) || ivc_member_process_exists(&record))
+        || !ivc_member_may_be_here(&region->identity, &record) || ivc_member_process_exists(&record))
         return;
     grants->backend->drop(grants->handle, path);
     snprintf(path, sizeof path, "ivc-pairs/%.16s", name);

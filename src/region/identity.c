@@ -2,7 +2,8 @@
  * Identity: who this process is, in which kernel and in which guest, and whether a process of our
  * own kernel still exists.
  *
- * A kernel is told by its boot id.  A guest is told by `vm`, which whoever asks a guest to leave
+ * A kernel says which it is by its boot id, and copies of one snapshot say the same: that it is ours is known
+ * by presence (presence.c).  A guest is told by `vm`, which whoever asks a guest to leave
  * must be able to name from outside: what the administrator called it, else the UUID that its
  * hypervisor gave it, else its boot id.
  */
@@ -25,12 +26,11 @@ struct process {
     uint64_t start;         /* field 22: clock ticks since boot */
 };
 
-static struct process process_read(uint32_t pid)
+static struct process process_read(const char *path)
 {
     struct process process = { 0 };
-    char path[32], line[1024], *at;
+    char line[1024], *at;
 
-    snprintf(path, sizeof path, "/proc/%u/stat", pid);
     if (ivc_read_line(path, line, sizeof line) < 0)
         return process;
     at = strrchr(line, ')');    /* the name may hold blanks and parentheses */
@@ -43,6 +43,14 @@ static struct process process_read(uint32_t pid)
             process.start = strtoull(at + 1, NULL, 10);
     }
     return process;
+}
+
+/* Whether /proc knows processes by the numbers that we know them by: it may be another namespace's. */
+static bool proc_is_ours(void)
+{
+    char text[16] = "";
+
+    return readlink("/proc/self", text, sizeof text - 1) > 0 && strtoul(text, NULL, 10) == (unsigned long)getpid();
 }
 
 static uint64_t pid_namespace(void)
@@ -71,35 +79,61 @@ static void boot_id(uint8_t ret_id[16])
     }
 }
 
+/* All 64 bytes that a kernel allows, without an end then: two names may differ in the last. */
+void ivc_region_own_host(char ret_host[64])
+{
+    char host[65] = "";
+
+    gethostname(host, sizeof host);
+    memcpy(ret_host, host, 64);
+}
+
 void ivc_member_describe_self(struct ivc_layout_member *ret_member)
 {
     ret_member->pid = (uint32_t)getpid();
-    ret_member->pid_start = process_read(ret_member->pid).start;
+    ret_member->pid_start = process_read("/proc/self/stat").start;
     ret_member->pid_namespace = pid_namespace();
     boot_id(ret_member->boot_id);
-    memset(ret_member->host, 0, sizeof ret_member->host);
-    gethostname(ret_member->host, sizeof ret_member->host - 1);
+    ivc_region_own_host(ret_member->host);
 }
 
-bool ivc_member_same_kernel(const struct ivc_region *region, const struct ivc_layout_member *member)
+bool ivc_member_may_be_here(const struct ivc_layout_member *own, const struct ivc_layout_member *member)
 {
-    const struct ivc_layout_member *own = &region->identity;
-
     return memcmp(member->boot_id, own->boot_id, sizeof own->boot_id) == 0
            && member->pid_namespace == own->pid_namespace;
+}
+
+bool ivc_member_same_kernel(const struct ivc_region *region, uint32_t slot, uint32_t generation)
+{
+    const struct ivc_layout_member *member = ivc_region_slot(region, slot);
+    /* Relaxed: the word is all.  Two who look at once store the same, or one has come too late. */
+    uint64_t found = ivc_load_relaxed(&region->kernels[slot]);
+
+    if ((uint32_t)(found >> 32) != generation || generation == 0) {
+        bool here = ivc_member_may_be_here(&region->identity, member) && ivc_presence_is_here(member->endpoint_id);
+
+        /* If the slot has changed hands meanwhile this is about nobody: that generation is over. */
+        found = (uint64_t)generation << 32 | here;
+        ivc_store_relaxed(&region->kernels[slot], found);
+    }
+    return found & 1;
 }
 
 bool ivc_member_process_exists(const struct ivc_layout_member *member)
 {
     struct process process;
+    char path[32];
 
     if (kill((pid_t)member->pid, 0) < 0 && errno == ESRCH)
         return false;
-    process = process_read(member->pid);
+    if (!proc_is_ours())
+        return true;
+    snprintf(path, sizeof path, "/proc/%u/stat", member->pid);
+    process = process_read(path);
     /* Ended, and nobody has waited for it; with more threads, only the first one has ended. */
     if (process.state == 'X' || (process.state == 'Z' && process.threads <= 1))
         return false;
-    return process.start == 0 || process.start == member->pid_start;
+    return process.start == 0 || member->pid_start == 0 || process.start == member->pid_start;
 }
 
 /* Hypervisors and firmware differ in the case of what they show. */

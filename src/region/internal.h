@@ -17,6 +17,7 @@ struct ivc_sight {
     uint64_t state;
     uint64_t heartbeat;
     uint64_t since_ms;      /* both have been as they are since then */
+    bool beats;             /* it was seen to move under this state */
 };
 
 /* Memory that the application has, by address. */
@@ -33,6 +34,12 @@ struct ivc_links {
     _Atomic(struct ivc_layout_link *) parts[IVC_LAYOUT_LINK_PARTS];    /* NULL: not made yet */
 };
 
+/* What shows the others of our kernel that we are of it: presence.c. */
+struct ivc_presence {
+    int fd;                 /* 0, -1: nothing */
+    uint64_t dev, ino;      /* its identity: the application may have closed our descriptor */
+};
+
 struct ivc_region {
     const struct ivc_mechanism *mechanism;
     char name[256];
@@ -43,6 +50,8 @@ struct ivc_region {
 
     struct ivc_layout_member identity;  /* our kernel and process, as read when we opened */
     struct ivc_member self;
+    struct ivc_presence presence;   /* while we are a member */
+    ivc_atomic_u64 *kernels;        /* per slot what ivc_member_same_kernel() has found */
     const struct ivc_wake *wake;    /* NULL: none */
     bool joined;
     bool stores_guarded;    /* retire.c catches faults in the window */
@@ -91,8 +100,19 @@ void ivc_links_close(struct ivc_region *region);    /* that nobody has seen */
 
 /* identity.c: who we are, and whether a process of our own kernel still exists. */
 void ivc_member_describe_self(struct ivc_layout_member *ret_member);
-bool ivc_member_same_kernel(const struct ivc_region *region, const struct ivc_layout_member *member);
+/* What it says of its kernel and process id namespace is what we say of ours: so may a copy's. */
+bool ivc_member_may_be_here(const struct ivc_layout_member *own, const struct ivc_layout_member *member);
+/* It was seen, while it lived, to be of our kernel and our process id namespace: by our own eyes, and for
+ * that generation of the slot.  Looked up once, so ask while it lives. */
+bool ivc_member_same_kernel(const struct ivc_region *region, uint32_t slot, uint32_t generation);
+/* Of our own kernel only. */
 bool ivc_member_process_exists(const struct ivc_layout_member *member);
+
+/* presence.c: held from before our entry is published until we have left.  Without it (no /proc) the
+ * others go by our heartbeat. */
+void ivc_presence_open(struct ivc_presence *presence, uint64_t endpoint_id);
+void ivc_presence_close(struct ivc_presence *presence);
+bool ivc_presence_is_here(uint64_t endpoint_id);
 
 /* reclaim.c: finds the dead, frees what they had.  Called under `lock`. */
 /* Frees what the slot's owner, which has left or died, had: if nobody reads it any more. */

@@ -39,7 +39,8 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
     member.wake = entry->wake;
     memcpy(member.host, entry->host, sizeof entry->host);
     memcpy(member.boot_id, entry->boot_id, sizeof member.boot_id);
-    member.same_kernel = region->joined && ivc_member_same_kernel(region, entry);
+    member.pid_namespace = entry->pid_namespace;
+    member.same_kernel = ivc_member_same_kernel(region, slot, member.generation);
     /* The owner may have changed while we copied: then this is neither the one nor the other. */
     atomic_thread_fence(memory_order_acquire);
     if (ivc_load_relaxed(&entry->state) != state)
@@ -162,11 +163,11 @@ void ivc_region_look_at_members(struct ivc_region *region)
 
 bool ivc_region_wait_for_memory(struct ivc_region *region, bool was_coming)
 {
-    uint64_t before = ivc_blocks_free_count(&region->blocks);
+    uint64_t before = ivc_blocks_free_count(&region->blocks), start = ivc_now_ms(), end = 0;
 
-    for (unsigned waited = 0; waited < 3 * IVC_QUARANTINE_MS; waited += IVC_HEARTBEAT_MS) {
+    for (bool waited = false; ivc_region_memory_wait(region, start, &end); waited = true) {
         if (!ivc_region_memory_is_coming(region))
-            return was_coming || waited > 0;    /* it has come */
+            return was_coming || waited;        /* it has come */
         ivc_sleep_ms(IVC_HEARTBEAT_MS);
         ivc_region_look_at_members(region);
         if (ivc_blocks_free_count(&region->blocks) > before)
@@ -230,6 +231,7 @@ static void fill_entry(struct ivc_region *region, const struct ivc_identity *ide
     region->self.wake = entry->wake;
     memcpy(region->self.host, entry->host, sizeof entry->host);
     memcpy(region->self.boot_id, entry->boot_id, sizeof entry->boot_id);
+    region->self.pid_namespace = entry->pid_namespace;
     region->self.same_kernel = true;
 }
 
@@ -284,6 +286,7 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
     if (r != 0)
         goto err_links;
     ivc_store_relaxed(&entry->links, region->links.root.handle);    /* published with the state */
+    ivc_presence_open(&region->presence, entry->endpoint_id);
     publish(region, entry);
     declare_former_dead(region);
     region->joined = true;
@@ -301,6 +304,7 @@ err_links:
     region->joined = false;
     ivc_links_close(region);
     release_slot(region);
+    ivc_presence_close(&region->presence);
     return r;
 }
 
@@ -320,7 +324,7 @@ bool ivc_member_say_left(struct ivc_region *region)
 
 void ivc_region_leave(struct ivc_region *region)
 {
-    bool by_grants = region->grants != NULL;
+    bool by_grants = region->grants != NULL, left;
 
     if (!region->joined)
         return;
@@ -330,7 +334,9 @@ void ivc_region_leave(struct ivc_region *region)
         ivc_grants_leave(region, IVC_PAIR_LEFT);
         ivc_grants_forget(region);
     }
-    if (!ivc_member_say_left(region))
+    left = ivc_member_say_left(region);
+    ivc_presence_close(&region->presence);
+    if (!left)
         return;
     ivc_reclaim_if_unread(region, region->self.slot);
     if (!by_grants)     /* there the members of other domains are seen to by who has their pages */

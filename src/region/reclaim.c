@@ -3,8 +3,9 @@
  * blocks and its slot are free again.  Every step is one compare-and-swap, so any number of members
  * may do this at once and any of them may die in between.
  *
- * A process of our own kernel is dead when it no longer exists.  One of another kernel is dead when
- * its heartbeat stood still for the region's lease, by our clock.
+ * A process that we have seen to be of our own kernel and process id namespace (presence.c) is dead when it
+ * no longer exists.  Any other is dead when its heartbeat stood still for the region's lease, by our clock:
+ * one of another kernel, also of one that says that it is ours, and one that had died before we looked.
  *
  * Nobody reads it any more: every living member that has a channel with it says so by the generation
  * in its link line for that slot, and clears that when it has ended the channel.  So a peer that
@@ -26,15 +27,16 @@ static bool is_over(enum ivc_phase phase)
     return phase == IVC_PHASE_LEFT || phase == IVC_PHASE_DEAD;
 }
 
-static bool is_dead(struct ivc_region *region, const struct ivc_layout_member *entry,
-                    enum ivc_phase phase, uint64_t silent_ms, bool suspicious)
+static bool is_dead(struct ivc_region *region, uint32_t slot, uint64_t state, uint64_t silent_ms, bool suspicious)
 {
-    if (phase == IVC_PHASE_JOINING)     /* its fields are not valid yet */
+    uint32_t generation = ivc_layout_generation(state);
+
+    if (ivc_layout_phase(state) == IVC_PHASE_JOINING)     /* its fields are not valid yet */
         return silent_ms >= region->lease_ms;
     if (!suspicious && silent_ms < SUSPICIOUS_MS)
         return false;
-    return ivc_member_same_kernel(region, entry) ? !ivc_member_process_exists(entry)
-                                                 : silent_ms >= region->lease_ms;
+    return ivc_member_same_kernel(region, slot, generation)
+           ? !ivc_member_process_exists(ivc_region_slot(region, slot)) : silent_ms >= region->lease_ms;
 }
 
 /* Some living member still has a channel with the process that owned the slot. */
@@ -56,7 +58,8 @@ static bool has_readers(struct ivc_region *region, uint32_t slot, uint32_t gener
     return false;
 }
 
-/* Joined by one process: a library and an adapter in it are a member each. */
+/* Joined by one process, as far as entries tell: a library and an adapter in it are a member each.  (One of a
+ * copied guest may say the same.  What it lent is then kept for longer.) */
 static bool is_same_process(const struct ivc_layout_member *a, const struct ivc_layout_member *b)
 {
     return a->pid == b->pid && a->pid_start == b->pid_start
@@ -104,11 +107,12 @@ bool ivc_region_process_is_reached(struct ivc_region *region)
 
     for (uint32_t other = 0; other < region->geometry.capacity; other++) {
         const struct ivc_layout_member *entry = ivc_region_slot(region, other);
-
         /* Acquire: pairs with the release in publish(); the fields are valid. */
-        if (other != own
-            && ivc_layout_phase(ivc_load_acquire(&entry->state)) == IVC_PHASE_ACTIVE
-            && is_same_process(ivc_region_slot(region, own), entry) && has_pairs(region, other))
+        uint64_t state = ivc_load_acquire(&entry->state);
+
+        if (other != own && ivc_layout_phase(state) == IVC_PHASE_ACTIVE
+            && is_same_process(ivc_region_slot(region, own), entry)
+            && ivc_member_same_kernel(region, other, ivc_layout_generation(state)) && has_pairs(region, other))
             return true;
     }
     return false;
@@ -191,19 +195,57 @@ void ivc_reclaim_look(struct ivc_region *region, uint32_t slot, bool suspicious)
         return;
     now = ivc_now_ms();     /* not for the many that are free: in some guests the clock is a long system call */
     if (state != sight->state || heartbeat != sight->heartbeat)
-        *sight = (struct ivc_sight){ state, heartbeat, now };
+        *sight = (struct ivc_sight){ state, heartbeat, now, state == sight->state };
+    if (phase == IVC_PHASE_ACTIVE)      /* while it lives */
+        (void)ivc_member_same_kernel(region, slot, ivc_layout_generation(state));
     if (is_over(phase)) {
         if (now - sight->since_ms >= IVC_QUARANTINE_MS)
             ivc_reclaim_if_unread(region, slot);
-    } else if (is_dead(region, entry, phase, now - sight->since_ms, suspicious)) {
+    } else if (is_dead(region, slot, state, now - sight->since_ms, suspicious)) {
         uint64_t dead = ivc_layout_state(ivc_layout_generation(state), IVC_PHASE_DEAD);
 
         if (ivc_cas(&entry->state, state, dead))
-            *sight = (struct ivc_sight){ dead, heartbeat, now };
+            *sight = (struct ivc_sight){ dead, heartbeat, now, false };
     }
 }
 
-bool ivc_region_memory_is_coming(const struct ivc_region *region)
+/* Its heart does not beat now, or was not seen to, and only the lease will tell. */
+static bool is_silent(const struct ivc_region *region, uint32_t slot, uint64_t now)
+{
+    const struct ivc_sight *sight = &region->sights[slot];
+
+    return ivc_layout_phase(sight->state) == IVC_PHASE_ACTIVE
+           && ivc_load_relaxed(&ivc_region_slot(region, slot)->state) == sight->state
+           && !(region->joined && slot == region->self.slot)
+           && !ivc_member_same_kernel(region, slot, ivc_layout_generation(sight->state))
+           && (!sight->beats || now - sight->since_ms >= SUSPICIOUS_MS);
+}
+
+static bool has_silent(struct ivc_region *region)
+{
+    uint64_t now = ivc_now_ms();
+    bool found = false;
+
+    pthread_mutex_lock(&region->lock);
+    for (uint32_t slot = 0; slot < region->geometry.capacity && !found; slot++)
+        found = is_silent(region, slot, now);
+    pthread_mutex_unlock(&region->lock);
+    return found;
+}
+
+bool ivc_region_memory_wait(struct ivc_region *region, uint64_t start_ms, uint64_t *end_ms)
+{
+    enum { FREEING_MS = 3 * IVC_QUARANTINE_MS };
+    uint64_t now = ivc_now_ms();
+
+    if (*end_ms == 0)
+        *end_ms = start_ms + FREEING_MS;
+    if (has_silent(region))
+        *end_ms = IVC_MIN(now, start_ms + region->lease_ms) + FREEING_MS;
+    return now < *end_ms;
+}
+
+bool ivc_region_memory_is_coming(struct ivc_region *region)
 {
     for (uint32_t slot = 0; slot < region->geometry.capacity; slot++) {
         enum ivc_phase phase = ivc_layout_phase(
@@ -212,5 +254,5 @@ bool ivc_region_memory_is_coming(const struct ivc_region *region)
         if (is_over(phase))
             return true;
     }
-    return false;
+    return has_silent(region);
 }

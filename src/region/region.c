@@ -27,7 +27,8 @@ static int tables_init(struct ivc_region *region)
 
     region->sights = calloc(capacity, sizeof *region->sights);
     region->watched = calloc(capacity, sizeof *region->watched);
-    if (!region->sights || !region->watched)
+    region->kernels = calloc(capacity, sizeof *region->kernels);
+    if (!region->sights || !region->watched || !region->kernels)
         return ivc_error_set(-ENOMEM, "region %s: out of memory for its tables", region->name);
     region->blocks.owners = (ivc_atomic_u32 *)(window(region) + region->geometry.owners);
     region->blocks.n = region->geometry.n_blocks;
@@ -75,6 +76,7 @@ void ivc_region_free(struct ivc_region *region)
     free(region->lent.pieces);
     free(region->sights);
     free(region->watched);
+    free(region->kernels);
     free(region);
 }
 

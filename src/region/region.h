@@ -58,7 +58,8 @@ struct ivc_member {
     uint64_t endpoint_id;   /* random, not 0 */
     char host[65];
     uint8_t boot_id[16];
-    bool same_kernel;       /* as ours: boot id and pid namespace agree */
+    uint64_t pid_namespace; /* inode */
+    bool same_kernel;       /* as ours, and the same process id namespace: that was proven while it lived */
     uint64_t vm;            /* identity of its guest, for orders; 0: a library of before */
     uint32_t features;      /* enum ivc_feature, or-ed */
     uint8_t network[40];    /* where its network is (struct ivc_network_name); zeros: none */
@@ -124,6 +125,8 @@ bool ivc_region_is_named(const struct ivc_region *region);
 uint64_t ivc_region_own_vm(void);
 /* The identity that such a text (a name, or a UUID in lower case) stands for. */
 uint64_t ivc_vm_of(const char *text);
+/* Our guest's host name, zero-padded; a name of 64 bytes has no end. */
+void ivc_region_own_host(char ret_host[64]);
 
 void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info);
 const struct ivc_member *ivc_region_self(const struct ivc_region *region);
@@ -189,19 +192,22 @@ struct ivc_share {
 };
 int ivc_region_share(struct ivc_region *region, uint32_t slot, uint64_t size,
                      struct ivc_share *ret_share);
-/* Whether a member that is gone still holds memory, to be freed when nobody reads it any more. */
-bool ivc_region_memory_is_coming(const struct ivc_region *region);
-/* After an attempt that found no memory: true, it is worth another one.  Waits for as long as freeing
- * takes when all goes well, a second at most.  `was_coming` is the above from before the attempt: what
- * came in between is not missed. */
+/* Whether a member that is gone still holds memory, to be freed when nobody reads it any more, or one whose
+ * heart stands still, of which only the lease can tell whether it has died. */
+bool ivc_region_memory_is_coming(struct ivc_region *region);
+/* Whether to wait on for that, for one who began at `start`; `end` is 0 at first.  As long as freeing takes
+ * when all goes well, a second at most; up to the lease more while somebody is silent. */
+bool ivc_region_memory_wait(struct ivc_region *region, uint64_t start_ms, uint64_t *end_ms);
+/* After an attempt that found no memory: true, it is worth another one.  Waits as above.  `was_coming` is the
+ * first of these from before the attempt: what came in between is not missed. */
 bool ivc_region_wait_for_memory(struct ivc_region *region, bool was_coming);
 /* ivc_region_share(), with both: also of what is just becoming free. */
 int ivc_region_share_patiently(struct ivc_region *region, uint32_t slot, uint64_t size,
                                struct ivc_share *ret_share);
 /* Whether a process that goes by this name is a member. */
 bool ivc_region_has_endpoint(struct ivc_region *region, uint64_t id);
-/* Looks at every member once, closely: the dead of our own kernel are found at once, and memory of
- * those who are gone is freed when that is due. */
+/* Looks at every member once, closely: those of our own kernel who have died since we saw them are found at
+ * once, and memory of those who are gone is freed when that is due. */
 void ivc_region_look_at_members(struct ivc_region *region);
 void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share);
 /* Memory of the member `slot` that it shared under `handle`.  -EBADMSG when that cannot be. */

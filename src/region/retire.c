@@ -230,6 +230,7 @@ static void let_go(struct ivc_region *region)
     ivc_fault_uncover(region->mapping.fault);
     region->mapping.fault = NULL;
     ivc_mapping_forget_fd(&region->mapping);
+    ivc_presence_close(&region->presence);
 }
 
 /* With all that is needed at hand: nothing that can fail comes after the window is replaced. */

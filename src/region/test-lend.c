@@ -175,16 +175,18 @@ static int two_members(void *arg)
     return 0;
 }
 
-static pid_t start_other(const char *path, bool lends, enum end end)
+/* The peer sees it while it lives. */
+static pid_t start_other(struct ivc_region *peer, bool lends, enum end end)
 {
     pid_t pid;
 
-    other.path = path;
+    other.path = peer->name;
     other.lends = lends;
     other.end = end;
     CHECK(pipe(other.ready) == 0 && pipe(other.go) == 0);
     pid = check_fork(two_members, NULL);
     CHECK(read(other.ready[0], &other.told, sizeof other.told) == sizeof other.told);
+    ivc_region_look_at_members(peer);
     return pid;
 }
 
@@ -203,7 +205,7 @@ static void test_read_through_other(void)
     const char *path = check_file(0, SIZE);
     struct ivc_region *peer = join(path, 1);
     uint64_t free_before = ivc_region_free_bytes(peer), lent = 10 * PAGE;
-    pid_t pid = start_other(path, true, KILLED);
+    pid_t pid = start_other(peer, true, KILLED);
 
     CHECK_EQ(ivc_link_open(peer, other.told.slot, other.told.generation), 0);
     check_kill(pid);
@@ -221,7 +223,7 @@ static void test_read_by_nobody(void)
     struct ivc_region *peer = join(path, 1);
     uint64_t free_before = ivc_region_free_bytes(peer);
 
-    check_kill(start_other(path, true, KILLED));
+    check_kill(start_other(peer, true, KILLED));
     wait_for_free(peer, free_before);
     ivc_region_free(peer);
 }
@@ -232,7 +234,7 @@ static void test_left_behind(void)
     const char *path = check_file(0, SIZE);
     struct ivc_region *peer = join(path, 1);
     uint64_t free_before = ivc_region_free_bytes(peer), lent = 10 * PAGE;
-    pid_t pid = start_other(path, true, LEAVES);
+    pid_t pid = start_other(peer, true, LEAVES);
 
     CHECK_EQ(ivc_link_open(peer, other.told.slot, other.told.generation), 0);
     CHECK(write(other.go[1], "", 1) == 1);
@@ -250,7 +252,7 @@ static void test_lends_nothing(void)
     const char *path = check_file(0, SIZE);
     struct ivc_region *peer = join(path, 1);
     uint64_t table = 2 * PAGE, free_before = ivc_region_free_bytes(peer);
-    pid_t pid = start_other(path, false, KILLED);
+    pid_t pid = start_other(peer, false, KILLED);
 
     CHECK_EQ(ivc_link_open(peer, other.told.slot, other.told.generation), 0);
     check_kill(pid);

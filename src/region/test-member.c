@@ -9,7 +9,9 @@
 #include "channel/link.h"
 #include "region/internal.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 
 enum { SIZE = 1 << 20, CAPACITY = 64 };
@@ -296,12 +298,15 @@ static void test_first_thread_ended(void)
     ivc_region_free(watcher);
 }
 
-/* Nobody was there when they died: the next one who joins finds and buries them. */
+/* Nobody was there when they died: the next one who joins cannot know that they were of its kernel, and buries
+ * them after the lease.  Where it lacks the room it waits for that. */
 static void test_next_job(void)
 {
-    char *path = (char *)check_file(0, SIZE);
+    unsigned lease = 1000 * check_slowdown();
+    char *path = (char *)file_with_lease(lease);
     struct ivc_region *outside = open_region(path), *next;
-    uint64_t free_before = free_bytes(outside);
+    uint64_t free_before = free_bytes(outside), start;
+    struct ivc_share share;
     pid_t pids[3];
 
     for (unsigned i = 0; i < 3; i++) {
@@ -310,8 +315,11 @@ static void test_next_job(void)
     }
     for (unsigned i = 0; i < 3; i++)
         check_kill(pids[i]);
+    start = ivc_now_ms();
     next = join(path, 2, 1);
-    wait_for_free(outside, free_before - 2 * 4096, 4000);
+    CHECK_EQ(ivc_region_share(next, IVC_SLOT_ANY, free_before * 3 / 4, &share), 0);
+    CHECK_EQ(ivc_region_share_patiently(next, IVC_SLOT_ANY, free_before / 6, &share), 0);
+    CHECK_THAT(ivc_now_ms() - start >= lease, "%u ms", (unsigned)(ivc_now_ms() - start));
     ivc_region_free(next);
     ivc_region_free(outside);
 }
@@ -374,8 +382,8 @@ static void test_died_joining(void)
 }
 
 /* A member of another kernel is judged by its heartbeat alone: alive while it beats, dead after
- * the lease; a process number that exists here means nothing. */
-static void test_other_kernel(void)
+ * the lease; a process number that does not exist here means nothing. */
+static void judged_by_its_heart(const uint8_t boot_id[16])
 {
     unsigned lease = 1000 * check_slowdown();
     const char *path = file_with_lease(lease);
@@ -386,13 +394,15 @@ static void test_other_kernel(void)
     bool left;
 
     memcpy((char *)entry + 8, (char *)ivc_region_slot(watcher, 0) + 8, 184);
-    entry->boot_id[3] ^= 1;
-    entry->pid = 999999999;         /* no such process here: says nothing about over there */
+    memcpy(entry->boot_id, boot_id, 16);
+    entry->pid = 999999999;
+    entry->endpoint_id ^= 1;        /* which nobody here goes by */
     entry->links = 0;
     ivc_store_release(&entry->state, ivc_layout_state(9, IVC_PHASE_ACTIVE));
     for (unsigned i = 0; i < 3 * lease / 100; i++) {
         ivc_sleep_ms(100);
         ivc_store_relaxed(&entry->heartbeat, ivc_load_relaxed(&entry->heartbeat) + 1);
+        ivc_region_look_at_members(watcher);
         CHECK_EQ(ivc_region_member(watcher, 1, &member), 0);
     }
     CHECK(!member.same_kernel);
@@ -403,6 +413,69 @@ static void test_other_kernel(void)
     CHECK_THAT(ivc_now_ms() - start >= lease - 200, "%u ms", (unsigned)(ivc_now_ms() - start));
     CHECK_THAT(ivc_now_ms() - start < 2 * lease + 2000, "%u ms", (unsigned)(ivc_now_ms() - start));
     ivc_region_free(watcher);
+}
+
+static void test_other_kernel(void)
+{
+    const uint8_t boot_id[16] = { 1, 2, 3 };
+
+    judged_by_its_heart(boot_id);
+}
+
+/* A guest that was copied has its original's boot id, and each kernel's first namespace the same number. */
+static void test_copied_kernel(void)
+{
+    struct ivc_layout_member own;
+
+    ivc_member_describe_self(&own);
+    judged_by_its_heart(own.boot_id);
+}
+
+/* All that a kernel allows for a name, so that two of them may differ in the last letter. */
+static void test_long_host_name(void)
+{
+    char name[65], end[65];
+    struct ivc_region *region;
+    struct ivc_member member;
+
+    if (unshare(CLONE_NEWUTS) < 0)
+        check_skip("only root may give itself another host name");
+    memset(name, 'h', sizeof name - 1);
+    name[64] = '\0';
+    CHECK_EQ(sethostname(name, 64), 0);
+    region = join(check_file(0, SIZE), 1, 1);
+    CHECK_EQ(ivc_region_member(region, 0, &member), 0);
+    memcpy(end, member.host, sizeof end);
+    CHECK(strcmp(end, name) == 0);
+    ivc_region_free(region);
+}
+
+/* Who was there is known to be of our kernel for as long as it lives, by whoever asks: and not afterwards, nor by
+ * another name. */
+static void test_presence(void)
+{
+    enum { ID = 0x1234567 };
+    struct ivc_presence a, b;
+
+    CHECK(!ivc_presence_is_here(ID));
+    ivc_presence_open(&a, ID);
+    if (a.fd == 0)
+        check_skip("no /proc/self/ns/pid");
+    ivc_presence_open(&b, ID);      /* another library of this process */
+    CHECK(ivc_presence_is_here(ID));
+    CHECK(!ivc_presence_is_here(ID + 1) && !ivc_presence_is_here(ID - 1));
+    ivc_presence_close(&a);
+    CHECK(ivc_presence_is_here(ID));
+    ivc_presence_close(&b);
+    CHECK(!ivc_presence_is_here(ID));
+    /* What the application has closed and opened anew is its own. */
+    ivc_presence_open(&a, UINT64_MAX);
+    CHECK(ivc_presence_is_here(UINT64_MAX));
+    CHECK_EQ(dup2(1, a.fd), a.fd);
+    CHECK(!ivc_presence_is_here(UINT64_MAX));
+    b = a;
+    ivc_presence_close(&a);
+    CHECK(fcntl(b.fd, F_GETFD) >= 0);
 }
 
 /* The process number of a dead member was given to another process. */
@@ -590,7 +663,10 @@ static const struct check_case cases[] = {
     { "the next job finds the dead", test_next_job, 0 },
     { "the last of a group leaves", test_last_of_a_group, 0 },
     { "died while joining", test_died_joining, 0 },
-    { "a member of another kernel", test_other_kernel, 0 },
+    { "a member of another kernel", test_other_kernel, 60 },
+    { "a member of a kernel that says it is ours", test_copied_kernel, 60 },
+    { "known to be of our kernel", test_presence, 0 },
+    { "a host name of 64 letters", test_long_host_name, 0 },
     { "a reused process number", test_reused_pid, 0 },
     { "stopped longer than the lease, then continued", test_stopped, 0 },
     { "guests stopped longer than the lease, then continued", test_guests_stopped, 0 },
