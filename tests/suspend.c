@@ -297,6 +297,69 @@ static void test_names(void)
     ivc_region_free(watcher);
 }
 
+/* What the second member says of itself; the first is one of guest "g2". */
+struct other {
+    const char *vm;
+    char host;              /* the last letter of a name of 64; the first member's ends in 'a' */
+    uint8_t boot, space, address;   /* 0: as the first member's */
+};
+
+static void describe(struct ivc_layout_member *entry, const struct other *other)
+{
+    entry->vm = ivc_vm_of(other->vm);
+    memset(entry->host, 'h', sizeof entry->host);
+    entry->host[sizeof entry->host - 1] = other->host;
+    entry->boot_id[0] ^= other->boot;
+    entry->pid_namespace ^= other->space;
+    entry->wake = (struct ivc_layout_wake){ .family = 4, .port = 2000, .address = { 10, 0, 0, other->address } };
+}
+
+static struct ivc_region *two_members(const char *path, const struct other *other)
+{
+    struct ivc_region *region = watcher_of(path, "g2");
+    struct ivc_layout_member *own = ivc_region_slot(region, 0), *entry = ivc_region_slot(region, 1);
+
+    describe(own, &(struct other){ "g2", 'a', 0, 0, 0 });
+    memcpy((char *)entry + 8, (char *)own + 8, sizeof *entry - 8);
+    describe(entry, other);
+    entry->links = 0;
+    entry->endpoint_id ^= 1;        /* which nobody here goes by: no proof of one kernel */
+    ivc_store_release(&entry->state, ivc_layout_state(1, IVC_PHASE_ACTIVE));
+    return region;
+}
+
+/* An order reaches one guest, or nobody. */
+static void test_ambiguous(void)
+{
+    static const char host[] = "hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhha";
+    static const struct { struct other other; const char *name; bool refused; } rows[] = {
+        { { "g2", 'a', 0, 0, 0 }, "g2", false },            /* processes of one guest */
+        { { "g2", 'a', 0, 0, 0 }, host, false },
+        { { "g3", 'a', 0, 0, 0 }, host, false },            /* one may not read its UUID */
+        { { "g2", 'b', 0, 8, 9 }, "g2", false },            /* two containers of a guest */
+        { { "g2", 'b', 0, 0, 0 }, "g2", true },             /* copies of a snapshot: with other names, */
+        { { "g2", 'a', 0, 0, 9 }, "g2", true },             /* with other addresses, */
+        { { "g2", 'a', 0, 0, 9 }, host, true },
+        { { "g2", 'a', 7, 0, 0 }, "g2", true },             /* and started anew */
+        { { "g3", 'a', 7, 0, 0 }, host, true },             /* two guests with one host name */
+        { { "g3", 'a', 7, 0, 0 }, "g2", false },
+        { { "g3", 'b', 7, 0, 0 }, host, false },            /* names that differ at their end */
+        { { host, 'b', 7, 0, 0 }, host, true },             /* one's host name, the other's IVC_VM */
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *path = check_file((unsigned)i, SIZE);
+        struct ivc_region *region = two_members(path, &rows[i].other);
+        struct tool tool;
+
+        start(&tool, (const char *[]){ "-t", "0.2", path, rows[i].name, NULL });
+        expect(&tool, rows[i].refused ? "would reach several guests (rank 0 on hh" : "asked to leave");
+        expect(&tool, rows[i].refused ? " in slot 1), so nobody was asked; name one by" : "did not answer");
+        ends_with(&tool, rows[i].refused ? 2 : 1);
+        ivc_region_free(region);
+    }
+}
+
 static void test_usage(void)
 {
     static const struct { const char *arguments[5]; int status; const char *says; } rows[] = {
@@ -347,6 +410,7 @@ static const struct check_case cases[] = {
     { "cancelled", test_cancelled, 0 },
     { "a library of before", test_too_old, 0 },
     { "names", test_names, 0 },
+    { "names of several guests", test_ambiguous, 0 },
     { "a list of a region that nobody has used", test_list_unused, 0 },
     { "usage", test_usage, 0 },
 };

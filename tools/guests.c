@@ -9,7 +9,10 @@
 #include <errno.h>
 #include <string.h>
 
-enum { SILENT_MS = 1000 };      /* ten beats that did not come: worth saying */
+enum {
+    SILENT_MS = 1000,       /* ten beats that did not come: worth saying */
+    GUESTS_SHOWN = 4,
+};
 
 int people_open(struct ivc_region *region, struct people *ret_people)
 {
@@ -115,52 +118,93 @@ static uint64_t identity_of(const char *text)
     return ivc_vm_of(lower);
 }
 
-static bool is_there(const struct people *people, uint64_t vm)
+/* By the same rule, so that it differs between two guests only. */
+static bool is_elsewhere(const struct ivc_member *a, const struct ivc_member *b)
 {
-    for (uint32_t i = 0; i < people->n_slots; i++)
-        if (people->slots[i].present && people->slots[i].member.vm == vm)
-            return true;
-    return false;
+    uint32_t providers[2];
+
+    memcpy(&providers[0], a->network, sizeof providers[0]);     /* of struct ivc_network_name */
+    memcpy(&providers[1], b->network, sizeof providers[1]);
+    return a->wake.family != 0 && a->wake.family == b->wake.family && providers[0] == providers[1]
+           && memcmp(a->wake.address, b->wake.address, sizeof a->wake.address) != 0;
 }
 
-/* Every identity under that host name.  A guest may have two, when some of its processes may
- * read the UUID of the machine and some may not; two guests of one name are a question. */
-static int named_as_host(const struct people *people, const char *host, uint64_t *ret_vms)
+/* Copies of one snapshot have one boot id, and their first process id namespaces have one number: there the host
+ * name or the address tells.  Containers of one guest, which have several of either, have namespaces of their own. */
+static bool is_of_another_guest(const struct ivc_member *a, const struct ivc_member *b)
 {
-    const struct ivc_member *first = NULL;
+    if (a->same_kernel && b->same_kernel)
+        return false;
+    if (memcmp(a->boot_id, b->boot_id, sizeof a->boot_id) != 0)
+        return true;
+    return a->pid_namespace == b->pid_namespace && (strcmp(a->host, b->host) != 0 || is_elsewhere(a, b));
+}
+
+uint32_t person_guest(const struct people *people, const struct person *person)
+{
+    for (uint32_t i = 0; i < person->member.slot; i++)
+        if (people->slots[i].present && !is_of_another_guest(&people->slots[i].member, &person->member))
+            return i;
+    return person->member.slot;
+}
+
+/* A name counts whatever it is of: one process of a guest may go by another than the next. */
+static unsigned collect(const struct people *people, const char *text, uint64_t ret_vms[GUESTS_MAX])
+{
+    uint64_t by_name = identity_of(text), by_digits = by_name;
     unsigned n = 0;
 
+    (void)read_identity(text, &by_digits);
     for (uint32_t i = 0; i < people->n_slots; i++) {
-        const struct ivc_member *member = &people->slots[i].member;
+        const struct person *person = &people->slots[i];
+        uint64_t vm = person->member.vm;
 
-        if (!people->slots[i].present || strcmp(member->host, host) != 0)
-            continue;
-        if (first && memcmp(first->boot_id, member->boot_id, sizeof first->boot_id) != 0)
-            return ivc_error_set(-ENOTUNIQ, "several machines call themselves '%s'; say which by "
-                                 "its identity ('ivc_suspend --list' shows them)", host);
-        first = member;
-        if (!person_is_of(&people->slots[i], ret_vms, n) && n < GUESTS_MAX)
-            ret_vms[n++] = member->vm;
+        if (person->present && (vm == by_name || vm == by_digits || strcmp(person->member.host, text) == 0)
+            && !person_is_of(person, ret_vms, n) && n < GUESTS_MAX)
+            ret_vms[n++] = vm;
     }
-    return (int)n;
+    return n;
+}
+
+/* One process of each guest, for people; how many guests. */
+static unsigned list_guests(const struct people *people, const uint64_t *vms, unsigned n, char *ret_text, size_t size)
+{
+    const struct person *first = NULL;
+    unsigned found = 0;
+    char name[140];
+
+    *ret_text = '\0';
+    for (uint32_t i = 0; i < people->n_slots; i++) {
+        const struct person *person = &people->slots[i];
+
+        if (!person->present || !person_is_of(person, vms, n)
+            || (first && !is_of_another_guest(&first->member, &person->member)))
+            continue;
+        if (!first)
+            first = person;
+        person_name(person, name, sizeof name);
+        if (found++ < GUESTS_SHOWN)
+            snprintf(ret_text + strlen(ret_text), size - strlen(ret_text), "%s%s in slot %u", found > 1 ? ", " : "",
+                     name, i);
+    }
+    return found;
 }
 
 int guests_named(const struct people *people, const char *text, uint64_t ret_vms[GUESTS_MAX])
 {
-    int n;
+    unsigned n = collect(people, text, ret_vms);
+    char list[REASON_MAX];
 
-    if (read_identity(text, &ret_vms[0]) && is_there(people, ret_vms[0]))
-        return 1;
-    if (is_there(people, identity_of(text))) {
-        ret_vms[0] = identity_of(text);
+    if (n == 0) {
+        if (!read_identity(text, &ret_vms[0]))
+            ret_vms[0] = identity_of(text);
         return 1;
     }
-    n = named_as_host(people, text, ret_vms);
-    if (n != 0)
-        return n;
-    if (!read_identity(text, &ret_vms[0]))
-        ret_vms[0] = identity_of(text);
-    return 1;
+    if (list_guests(people, ret_vms, n, list, sizeof list) > 1)
+        return ivc_error_set(-ENOTUNIQ, "'%s' would reach several guests (%s), so nobody was asked; name one by its "
+                             "UUID or IVC_VM, and where those are equal too, as in copies of one snapshot, start "
+                             "its jobs with an IVC_VM of its own", text, list);
+    return (int)n;
 }
 
 bool person_has_rank(const struct person *person)

@@ -38,11 +38,13 @@ bool people_are_joining(const struct people *people);
  * nobody was there to see it. */
 void people_look(struct people *people);
 
-/* The guests that `text` means: an identity of 16 hexadecimal digits, what is in IVC_VM or the
- * UUID of a guest, or the name of a host.  None there: the identity that the text stands for.
- * -ENOTUNIQ, with a text: several machines call themselves so.  Returns how many, at most
- * GUESTS_MAX. */
+/* The identities of the guest that `text` means: an identity of 16 hexadecimal digits, what is in IVC_VM or
+ * the UUID of a guest, or the name of a host.  It may have several, when some of its processes may read the UUID
+ * of the machine and some may not.  Nobody there: the one that the text stands for.  -ENOTUNIQ, with a text: an
+ * order to these would reach more than one guest.  Returns how many, at most GUESTS_MAX. */
 int guests_named(const struct people *people, const char *text, uint64_t ret_vms[GUESTS_MAX]);
+/* The lowest slot of its guest, as far as can be told: of another guest is another number. */
+uint32_t person_guest(const struct people *people, const struct person *person);
 bool person_is_of(const struct person *person, const uint64_t *vms, unsigned n);
 
 /* Members that do not know their rank have their process number in its place. */

@@ -56,7 +56,8 @@ static void put_string(struct text *text, const char *string)
     put(text, "\"%s\"", escaped);
 }
 
-static void put_person(struct text *text, const struct person *person, const char *reason)
+static void put_person(struct text *text, const struct people *people, const struct person *person,
+                       const char *reason)
 {
     const struct ivc_member *member = &person->member;
 
@@ -68,7 +69,8 @@ static void put_person(struct text *text, const struct person *person, const cha
     put(text, ", \"host\": ");
     put_string(text, member->host);
     put(text, ", \"pid\": %" PRIu32 ", \"slot\": %" PRIu32 ", \"vm\": \"%016" PRIx64
-        "\", \"reason\": ", member->pid, member->slot, member->vm);
+        "\", \"guest\": %" PRIu32 ", \"reason\": ", member->pid, member->slot, member->vm,
+        person_guest(people, person));
     put_string(text, reason);
     put(text, "}");
 }
@@ -108,7 +110,7 @@ static void put_people(struct text *text, const struct say *say, chosen_fn *chos
             continue;
         reason_of(say, person, chosen, reason);
         put(text, "%s", first ? "" : ", ");
-        put_person(text, person, reason);
+        put_person(text, say->people, person, reason);
         first = false;
     }
     put(text, "]");
