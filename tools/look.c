@@ -40,8 +40,8 @@ static bool read_member(const struct look *look, const struct ivc_layout_member 
     member.pid = entry->pid;
     memcpy(member.host, entry->host, sizeof entry->host);
     memcpy(member.boot_id, entry->boot_id, sizeof member.boot_id);
-    member.same_kernel = memcmp(entry->boot_id, self->boot_id, sizeof self->boot_id) == 0
-                         && entry->pid_namespace == self->pid_namespace;
+    member.same_boot = memcmp(entry->boot_id, self->boot_id, sizeof self->boot_id) == 0;
+    member.same_kernel = ivc_member_may_be_here(self, entry) && ivc_presence_is_here(entry->endpoint_id);
     member.process_gone = member.same_kernel && member.phase == IVC_PHASE_ACTIVE
                           && !ivc_member_process_exists(entry);
     atomic_thread_fence(memory_order_acquire);
@@ -251,12 +251,27 @@ const char *look_member_word(const struct look_member *member)
     return member->beating ? "alive" : "silent";
 }
 
+static bool is_silent(const struct look_member *member)
+{
+    return member->phase == IVC_PHASE_ACTIVE && !member->beating && !member->same_kernel;
+}
+
+unsigned look_silent(const struct look *look)
+{
+    unsigned n = 0;
+
+    for (uint32_t i = 0; i < look->n_members; i++)
+        n += is_silent(&look->members[i]);
+    return n;
+}
+
 unsigned look_living(const struct look *look)
 {
     unsigned n = 0;
 
     for (uint32_t i = 0; i < look->n_members; i++)
-        n += look->members[i].phase == IVC_PHASE_ACTIVE && !look->members[i].process_gone;
+        n += look->members[i].phase == IVC_PHASE_ACTIVE && !look->members[i].process_gone
+             && !is_silent(&look->members[i]);
     return n;
 }
 

@@ -24,7 +24,8 @@ struct look_member {
     char host[65];
     uint8_t boot_id[16];
     uint64_t heartbeat;
-    bool same_kernel;   /* boot id and pid namespace are ours */
+    bool same_boot;     /* it has our boot id, as have copies of our guest */
+    bool same_kernel;   /* it is here: that is proven; and in our process id namespace */
     bool process_gone;  /* same kernel, and it knows no such process */
     bool beating;       /* its heartbeat moved while we looked */
 };
@@ -65,7 +66,9 @@ void looks_free(struct looks *looks);
 
 /* The words for a member: "alive", "silent", ... */
 const char *look_member_word(const struct look_member *member);
+/* Those that beat, or are here and stopped; and those of which only their guest, or time, can tell. */
 unsigned look_living(const struct look *look);
+unsigned look_silent(const struct look *look);
 /* Why that one was chosen, for people. */
 const char *look_rule(const struct looks *looks);
 

@@ -50,7 +50,7 @@ static void member(const struct look_member *member, bool last)
            member->magic_id, member->client_id, member->pid);
     text_field("host", member->host, ", ");
     text_field("boot_id", boot, ", ");
-    printf("\"same_kernel\": %s, ", member->same_kernel ? "true" : "false");
+    printf("\"same_kernel\": %s, ", member->same_kernel ? "true" : member->same_boot ? "null" : "false");
     text_field("state", look_member_word(member), "");
     printf("}%s\n", last ? "" : ",");
 }

@@ -40,8 +40,8 @@ static void print_member(const struct look_member *member, bool verbose)
     printf("        slot %-4" PRIu32 " client %-6" PRIu32 " magic %-10" PRIu64 " process %-7" PRIu32
            " on ", member->slot, member->client_id, member->magic_id, member->pid);
     print_foreign(member->host);
-    printf(", %s, %s\n", member->same_kernel ? "this guest" : "another guest",
-           look_member_word(member));
+    printf(", %s, %s\n", member->same_kernel ? "this guest" : member->same_boot ? "this guest or a copy of it"
+           : "another guest", look_member_word(member));
     if (!verbose)
         return;
     print_uuid(boot, member->boot_id);
@@ -53,8 +53,10 @@ static void print_members(const struct look *look, bool verbose)
 {
     uint32_t shown = verbose ? look->n_members : IVC_MIN(look->n_members, MEMBERS_SHOWN);
 
-    printf("    members:   %u living, room for %" PRIu32 "\n", look_living(look),
-           look->geometry.capacity);
+    printf("    members:   %u living, ", look_living(look));
+    if (look_silent(look) > 0)
+        printf("%u silent, ", look_silent(look));
+    printf("room for %" PRIu32 "\n", look->geometry.capacity);
     for (uint32_t i = 0; i < shown; i++)
         print_member(&look->members[i], verbose);
     if (shown < look->n_members)

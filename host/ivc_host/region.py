@@ -131,7 +131,7 @@ def _print(window: Window) -> None:
         here = ", this kernel" if m.same_kernel else ""
         print(
             f"    slot {m.slot}: client {m.client_id} of {m.magic_id}, process {m.pid}"
-            f" on {m.host}{here}, {'dead' if m.has_died() else m.phase}"
+            f" on {m.host}{here}, {'silent' if m.slot in window.silent else m.phase}"
         )
 
 
@@ -147,7 +147,7 @@ def _words(window: Window) -> str:
 @app.command()
 def show(path: Path_, as_json: Json = False) -> None:
     """Show a region's header and members. Reads only."""
-    window = windows.read(path)
+    window = windows.look(path)
     if as_json:
         print(json.dumps(_describe(window), indent=2))
     else:
@@ -174,7 +174,7 @@ def _look() -> tuple[list[Window], list[str]]:
     found, closed = [], []
     for name in _candidates():
         try:
-            window = windows.read(name)
+            window = windows.look(name)
         except windows.NoPermissionError:
             closed.append(name)
         except RegionError:
@@ -195,8 +195,9 @@ def list_(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps([_describe(w) for w in found], indent=2))
     for window in found if not as_json else []:
-        active = sum(m.phase == "active" and not m.has_died() for m in window.members)
-        print(f"{window.path}  {window.size / 2**20:g} MiB  {window.state}  {active} members")
+        active = sum(m.phase == "active" and m.slot not in window.silent for m in window.members)
+        silent = f", {len(window.silent)} silent" if window.silent else ""
+        print(f"{window.path}  {window.size / 2**20:g} MiB  {window.state}  {active} members{silent}")
     if not found and not closed and not as_json:
         print("no regions; make one with 'ivc region create /dev/shm/ivc'")
     _tell_closed(closed)

@@ -7,6 +7,7 @@ as if it had never been used.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import stat
@@ -27,9 +28,12 @@ SIZE_MIN = 1 << 20
 WELL_KNOWN = ("/dev/shm/ivc", "/dev/hugepages/ivc")
 
 _HEADER = struct.Struct("<QIIQ16sQQQQQQIIQ32s")
-_MEMBER = struct.Struct("<QQIIQQ16sQ64s64xQ56x")
+_MEMBER = struct.Struct("<QQIIQQ16sQ64sQ56xQ56x")
+_FLOCK = struct.Struct("hhqqi4x")
+_NAMESPACE = "/proc/self/ns/pid"
 _PHASES = ("free", "joining", "active", "left", "dead")
 _BEAT = 0.1  # seconds between two heartbeats of a living member
+_BEATS = 0.3
 
 
 class RegionError(IvcError):
@@ -75,11 +79,8 @@ class Member:
     host: str
     boot_id: str
     heartbeat: int
-
-    @property
-    def same_kernel(self) -> bool:
-        """Whether its process number means something here."""
-        return (self.boot_id, self.pid_namespace) == (_own_boot_id(), _own_pid_namespace())
+    #: Its process number means something here: that is proven.
+    same_kernel: bool
 
     def process_exists(self) -> bool:
         """Of our own kernel only: whether that very process is still there."""
@@ -89,10 +90,8 @@ class Member:
             return False
         return int(fields[19]) == self.pid_start
 
-    def has_died(self) -> bool:
-        """Without having left, and nobody has buried it yet."""
-        present = self.phase in ("joining", "active")
-        return present and self.same_kernel and not self.process_exists()
+    def is_present(self) -> bool:
+        return self.phase in ("joining", "active")
 
 
 @dataclass
@@ -110,6 +109,8 @@ class Window:
     tenant: str = ""
     free_bytes: int | None = None
     members: list[Member] = field(default_factory=list)
+    #: The slots whose members do not beat; when that was looked at.
+    silent: list[int] = field(default_factory=list)
 
 
 def _align(n: int, unit: int) -> int:
@@ -120,8 +121,21 @@ def _own_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _own_pid_namespace() -> int:
-    return os.stat("/proc/self/ns/pid").st_ino
+def _is_here(namespace: int, endpoint_id: int) -> bool:
+    """Whether a member lives in our kernel and process id namespace (src/region/presence.c).
+
+    Copies of one snapshot have one boot id, and their namespaces one number. So a member holds a lock
+    on its namespace's own file: whoever sees it shares the kernel. One that has died has none.
+    """
+    try:
+        with open(_NAMESPACE, "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_ino != namespace:
+                return False
+            place = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, endpoint_id & (1 << 63) - 1, 1, 0)
+            found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, place)
+    except OSError:
+        return False
+    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 
 
 def file_of(name: str) -> str:
@@ -191,12 +205,15 @@ def mapped(name: str, writable: bool = False) -> Iterator[mmap.mmap]:
 
 def _read_members(memory: mmap.mmap, geometry: Geometry) -> list[Member]:
     found = []
+    own_boot_id = _own_boot_id()
     for slot in range(geometry.capacity):
         values = _MEMBER.unpack_from(memory, geometry.members + slot * _MEMBER.size)
-        state, magic_id, client_id, pid, pid_start, namespace, boot_id, _, host, heartbeat = values
+        (state, magic_id, client_id, pid, pid_start, namespace, raw_boot_id, _, host, endpoint_id,
+         heartbeat) = values  # fmt: skip
         phase = state & 0xFFFFFFFF
         if not 0 < phase < len(_PHASES):
             continue
+        boot_id = str(uuid.UUID(bytes=raw_boot_id))
         found.append(
             Member(
                 slot=slot,
@@ -208,8 +225,9 @@ def _read_members(memory: mmap.mmap, geometry: Geometry) -> list[Member]:
                 pid_start=pid_start,
                 pid_namespace=namespace,
                 host=_text(host),
-                boot_id=str(uuid.UUID(bytes=boot_id)),
+                boot_id=boot_id,
                 heartbeat=heartbeat,
+                same_kernel=boot_id == own_boot_id and _is_here(namespace, endpoint_id),
             )
         )
     return found
@@ -255,13 +273,22 @@ def read(name: str) -> Window:
         return parse(name, memory)
 
 
+def look(name: str) -> Window:
+    """Reads it, and tells the silent from the living, which takes some beats."""
+    with mapped(name) as memory:
+        window = parse(name, memory)
+        window.silent = [m.slot for m in silent(memory, window)]
+        return window
+
+
 def living(memory: mmap.mmap, window: Window) -> list[Member]:
     """The members that may still be using the memory.
 
-    One of our own kernel lives while its process exists. Of another kernel's, only the heartbeat
-    tells: it is watched for as long as the region's lease, and the first that moves ends the wait.
+    One that is known to be of our own kernel lives while its process exists. Of all others only the
+    heartbeat tells, also of one that has died here: it is watched for as long as the region's lease,
+    and the first that moves ends the wait.
     """
-    present = [m for m in window.members if m.phase in ("joining", "active")]
+    present = [m for m in window.members if m.is_present()]
     ours = [m for m in present if m.same_kernel and m.process_exists()]
     others = [m for m in present if not m.same_kernel]
     deadline = time.monotonic() + window.lease_ms / 1000
@@ -272,6 +299,15 @@ def living(memory: mmap.mmap, window: Window) -> list[Member]:
         if moved:
             return moved
     return ours
+
+
+def silent(memory: mmap.mmap, window: Window) -> list[Member]:
+    """The members whose hearts stand still, and of which nothing else is known."""
+    others = [m for m in window.members if m.is_present() and not m.same_kernel]
+    if others:
+        time.sleep(_BEATS)
+    now = {m.slot: m.heartbeat for m in (_read_members(memory, window.geometry) if others else [])}
+    return [m for m in others if now.get(m.slot) == m.heartbeat]
 
 
 def clear(memory: mmap.mmap, geometry: Geometry) -> None:

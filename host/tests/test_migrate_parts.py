@@ -116,6 +116,26 @@ def test_who_is_ordered_away(groups: list[Group], said: str | None, expected: ob
     assert guests.choose(groups, ["g1", "vm-1"], UUID, ["g2"], said) == expected
 
 
+def test_a_host_name_of_several_guests_stops_it() -> None:
+    far = Group("2", ("g1.far",), 1, frozenset({2}))
+    near = Group("1", ("g1.near",), 1, frozenset({1}))
+    for said in (None, "g1.near"):
+        expected = (["1"], 1) if said is None else (["g1.near"], 1)
+        assert guests.choose([near], ["g1"], UUID, [], said) == expected
+    with pytest.raises(MigrateError, match="several guests in the region: g1.near .*, g1.far"):
+        guests.choose([near, far], ["g1"], UUID, [], None)
+    # Its UUID tells, and of the host names only those that are its own.
+    known = Group(guests.identity_of(UUID), ("g1.near",), 1, frozenset({1}))
+    assert guests.choose([known, near, far], ["g1"], UUID, [], None) == ([known.identity, "1"], 2)
+
+
+@pytest.mark.parametrize("said", [None, UUID, "g1"])
+def test_copies_of_a_guest_stop_it(said: str | None) -> None:
+    both = Group(guests.identity_of(UUID), ("g1", "g2"), 2, frozenset({0, 1}))
+    with pytest.raises(MigrateError, match="several guests"):
+        guests.choose([both], ["g1"], UUID, [], said)
+
+
 @pytest.mark.parametrize("stranger", ["g11", "node17", ""])
 def test_strangers_stop_it(stranger: str) -> None:
     with pytest.raises(MigrateError, match="--guest"):

@@ -154,15 +154,17 @@ def test_list_says_what_it_may_not_look_at(
     assert "2 files without permission" in told[1]
 
 
-def test_the_dead_are_called_dead(region: str, server: subprocess.Popen[str]) -> None:
+def test_the_dead_are_called_silent(region: str, server: subprocess.Popen[str]) -> None:
+    """That they were of this kernel nobody can know any more."""
     shown = run("show", region).stdout
     assert "this kernel, active" in shown
     assert json.loads(run("show", region, "--json").stdout)["members"][0]["process_exists"]
     server.kill()
     server.wait()
-    assert "this kernel, dead" in run("show", region).stdout
-    member = json.loads(run("show", region, "--json").stdout)["members"][0]
-    assert (member["phase"], member["process_exists"]) == ("active", False)
+    shown = run("show", region).stdout
+    assert ", silent" in shown and "this kernel" not in shown
+    found = json.loads(run("show", region, "--json").stdout)
+    assert (found["members"][0]["process_exists"], found["silent"]) == (None, [0])
 
 
 def test_list_does_not_count_the_dead(
@@ -171,7 +173,7 @@ def test_list_does_not_count_the_dead(
     assert listed()[0].endswith("ready  1 members\n")
     server.kill()
     server.wait()
-    assert listed()[0].endswith("ready  0 members\n")
+    assert listed()[0].endswith("ready  0 members, 1 silent\n")
 
 
 def test_a_process_of_another_namespace_is_not_looked_up(
@@ -180,7 +182,7 @@ def test_a_process_of_another_namespace_is_not_looked_up(
     """Its number says nothing here: only its heartbeat tells, as of another kernel's."""
     patch(region, window.read(region).geometry.members + 32, struct.pack("<Q", 1))
     patch(region, window.read(region).geometry.members + 24, struct.pack("<Q", 1))  # not its start
-    assert not window.read(region).members[0].has_died()
+    assert not window.read(region).members[0].same_kernel
     fails(["reset", region], "in use by 1 members")
 
 
@@ -283,6 +285,18 @@ def test_a_beating_member_of_another_kernel_lives(
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_process_that_does_not_exist_lives_while_it_beats(
+    region: str, server: subprocess.Popen[str]
+) -> None:
+    """A copy of this guest has its boot id: what goes by another name than anybody here is not looked up."""
+    at = window.read(region).geometry.members
+    patch(region, at + 20, struct.pack("<I", 999999999))
+    patch(region, at + 128, struct.pack("<Q", 1))
+    member = window.read(region).members[0]
+    assert (member.pid, member.same_kernel) == (999999999, False)
+    fails(["reset", region], "in use by 1 members")
 
 
 def test_a_silent_member_of_another_kernel_is_dead_after_the_lease(

@@ -28,14 +28,24 @@ def _short(host: str) -> str:
     return host.split(".", 1)[0]
 
 
-def of_machine(groups: Iterable[Group], names: Sequence[str], uuid: str | None) -> list[Group]:
-    """The groups that are a machine's, by its UUID and by its names."""
+def _guests(groups: Iterable[Group]) -> frozenset[int]:
+    return frozenset().union(*(group.guests for group in groups))
+
+
+def of_machine(groups: Sequence[Group], names: Sequence[str], uuid: str | None) -> list[Group]:
+    """The groups that are a machine's, by its UUID and by its names.
+
+    Where an identity fits, of those with a fitting host name only that guest's: another guest may have
+    the same first name in another domain.
+    """
     identities = {identity_of(text) for text in (*names, *([uuid] if uuid else []))}
     short = {_short(name) for name in names if name}
+    known = _guests(group for group in groups if group.identity in identities)
     return [
         group
         for group in groups
-        if group.identity in identities or short & {_short(host) for host in group.hosts}
+        if group.identity in identities
+        or (short & {_short(host) for host in group.hosts} and (not known or group.guests & known))
     ]
 
 
@@ -56,13 +66,15 @@ def choose(
     theirs = [group for name in others for group in of_machine(groups, [name], None)]
     strange = [group for group in groups if group not in theirs]
     if said is not None:
-        count = sum(group.count for group in groups if _is_meant(group, said))
+        meant = [group for group in groups if _is_meant(group, said)]
         # A guest without a job is in no region. Processes of who knows whom may be its own, though.
-        if count == 0 and strange:
+        if not meant and strange:
             raise _nobody(f"nobody of {said!r} is in the region", strange)
-        return [said], count
+        _refuse_several(said, meant)
+        return [said], sum(group.count for group in meant)
     ours = of_machine(groups, names, uuid)
     if ours:
+        _refuse_several(names[0], ours)
         return [group.identity for group in ours], sum(group.count for group in ours)
     if strange:
         raise _nobody(f"none of the processes in the region is known to be of {names[0]}", strange)
@@ -75,6 +87,15 @@ def _is_meant(group: Group, said: str) -> bool:
     return said in group.hosts or group.identity in (
         said.lower(), identity_of(said), identity_of(said.lower())
     )  # fmt: skip
+
+
+def _refuse_several(name: str, groups: Sequence[Group]) -> None:
+    if len(_guests(groups)) > 1:
+        raise MigrateError(
+            f"{name!r} may be any of several guests in the region: {', '.join(map(str, groups))}",
+            hint="name one with --guest by its UUID or IVC_VM; where those are equal too, as in"
+            " copies of one snapshot, start its jobs with an IVC_VM of its own",
+        )
 
 
 def _nobody(what: str, strange: Sequence[Group]) -> MigrateError:

@@ -35,6 +35,8 @@ class Group:
     identity: str
     hosts: tuple[str, ...]
     count: int
+    #: Numbers of the guests that they are of as far as can be told: copies of one have its identity.
+    guests: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
         names = "/".join(self.hosts) or "an unnamed guest"
@@ -58,7 +60,8 @@ async def groups(reach: Reach, region: str) -> list[Group]:
 def _group(guest: dict[str, Any]) -> Group:
     members = guest["members"]
     hosts = dict.fromkeys(str(member["host"]) for member in members)
-    return Group(str(guest["vm"]), tuple(hosts), len(members))
+    numbers = frozenset(int(member.get("guest", 0)) for member in members)
+    return Group(str(guest["vm"]), tuple(hosts), len(members), numbers)
 
 
 def _no_tool(reach: Reach) -> MissingError:
