@@ -284,13 +284,13 @@ def look(name: str) -> Window:
 def living(memory: mmap.mmap, window: Window) -> list[Member]:
     """The members that may still be using the memory.
 
-    One that is known to be of our own kernel lives while its process exists. Of all others only the
+    One that is known to be of our own kernel and whose process is there does. Of all others only the
     heartbeat tells, also of one that has died here: it is watched for as long as the region's lease,
     and the first that moves ends the wait.
     """
     present = [m for m in window.members if m.is_present()]
     ours = [m for m in present if m.same_kernel and m.process_exists()]
-    others = [m for m in present if not m.same_kernel]
+    others = [m for m in present if m not in ours]
     deadline = time.monotonic() + window.lease_ms / 1000
     while others and not ours and time.monotonic() < deadline:
         time.sleep(_BEAT)

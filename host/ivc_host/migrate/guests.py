@@ -29,7 +29,7 @@ def _short(host: str) -> str:
 
 
 def _guests(groups: Iterable[Group]) -> frozenset[int]:
-    return frozenset().union(*(group.guests for group in groups))
+    return frozenset(number for group in groups for number in group.guests)
 
 
 def of_machine(groups: Sequence[Group], names: Sequence[str], uuid: str | None) -> list[Group]:
