@@ -76,7 +76,8 @@ int ivc_register_with(uint64_t magic_id, uint32_t client_id, const struct ivc_op
 void ivc_deregister(ivc_context *context);
 
 /* Writes up to `n` living members of the group, ourselves left out, and returns how many there
- * are (perhaps more than n). */
+ * are (perhaps more than n).  All that had registered before the call are there, with Xen as well, where it
+ * takes some tens of milliseconds: whoever waits for one calls ivc_wait_host(). */
 int ivc_get_hosts(ivc_context *context, struct ivc_host *ret_hosts, size_t n);
 
 /* Starts a connection to the member `client_id`; returns at once.  ivc_write() answers 0 until the

@@ -623,6 +623,20 @@ static void fake_list(void *handle, uint32_t domain, const char *path, void (*fn
         fn(arg, names[i]);
 }
 
+static void fake_domains(void *handle, bool (*fn)(void *arg, uint32_t domain), void *arg)
+{
+    const struct fake_store *store = ((const struct fake *)handle)->store;
+    uint32_t domains[TEXTS], n = 0;
+
+    lock(store);
+    for (uint32_t i = 0; i < TEXTS; i++)
+        if (store->all->texts[i].used && (n == 0 || domains[n - 1] != store->all->texts[i].domain))
+            domains[n++] = store->all->texts[i].domain;
+    unlock(store);
+    for (uint32_t i = 0; i < n && fn(arg, domains[i]); i++)
+        ;
+}
+
 static int fake_open_door(void *handle, const char *path)
 {
     const struct fake *fake = handle;
@@ -717,6 +731,7 @@ static const struct ivc_grant_backend backend = {
     .port_make = fake_port_make, .port_join = fake_port_join, .port_ring = fake_port_ring,
     .port_close = fake_port_close, .events_fd = fake_events_fd, .event_take = fake_event_take,
     .put = fake_put, .drop = fake_drop, .get = fake_get, .list = fake_list,
+    .domains = fake_domains,
     .open_door = fake_open_door, .knock = fake_knock,
     .watch = fake_watch, .unwatch = fake_unwatch, .news_fd = fake_news_fd, .news_take = fake_news_take,
 };

@@ -260,6 +260,28 @@ static void test_five_domains(void)
     exchange_between(5, 5, 60);
 }
 
+/* Whoever joins knows all that had joined before, whatever their numbers; who was there, when it asks. */
+static void test_all_are_found(void)
+{
+    static const uint32_t domains[] = { 1, 77, 700, 9000, 32751, 3, 1200 };
+    enum { N = sizeof domains / sizeof *domains };
+    struct ivc_region *regions[N];
+    struct ivc_member member;
+
+    fresh();
+    for (uint32_t i = 0; i < N; i++) {
+        regions[i] = join(domains[i]);
+        for (uint32_t k = 0; k < i; k++) {
+            CHECK_THAT(find_now(regions[i], domains[k], &member), "%u is not known to %u", domains[k], domains[i]);
+            ivc_region_look_at_all(regions[k]);
+            CHECK_THAT(find_now(regions[k], domains[i], &member), "%u is not known to %u", domains[i], domains[k]);
+        }
+    }
+    for (uint32_t i = 0; i < N; i++)
+        ivc_region_free(regions[i]);
+    check_nothing_left();
+}
+
 static void test_peers_in_one_domain(void)
 {
     fresh();
@@ -737,6 +759,7 @@ static const struct check_case cases[] = {
     { "20 connects and closes", test_many_pairs, 2 * SECONDS },
     { "200 endpoints come and go", test_connects, 3 * SECONDS },
     { "5 domains, every byte", test_five_domains, 2 * SECONDS },
+    { "all are found at once", test_all_are_found, SECONDS },
     { "peers in one domain", test_peers_in_one_domain, 2 * SECONDS },
     { "few pages", test_few_pages, 2 * SECONDS },
     { "no watches", test_no_watches, 2 * SECONDS },

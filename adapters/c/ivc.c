@@ -191,6 +191,8 @@ EXPORT int ivc_get_hosts(ivc_context *context, struct ivc_host *ret_hosts, size_
     size_t found = 0;
 
     ivc_endpoint_enter(context->endpoint);
+    if (ivc_endpoint_region(context->endpoint))
+        ivc_region_look_at_all(ivc_endpoint_region(context->endpoint));
     for (; next_member(context, &slot, &member); found++)
         if (found < n)
             ret_hosts[found] = host_of(&member);

@@ -18,11 +18,11 @@
 enum {
     PAGES_LEAST = 16,
     PAGES_MOST = 65536,
-    /* For members of other guests that nobody told us of.  Domains are numbered as they are made, and a
-     * newcomer knocks: so our neighbours are looked at when we join, and all others a few at a time. */
+    /* For members of other guests.  Who joins looks at all domains, and knocks where somebody is; who looked at
+     * the same moment, or was not heard, is found by looking at a few at a time. */
+    LOOK_AT_ALL_MS = 1000,      /* at most: a thousand times what it takes, where it is known which domains there are */
     SCAN_EVERY_MS = 1000,
     SCAN_AT_ONCE = 16,
-    SCAN_BEFORE_OWN = 48,
     SCAN_PAST_OWN = 16,
     LOOK_AGAIN_MS = 100,        /* at what has no watch */
     BEATS_TO_ANSWER = 10,
@@ -386,8 +386,17 @@ static void on_name(void *arg, const char *name)
     pthread_mutex_unlock(&region->lock);
 }
 
+static void count_as_missed(struct ivc_region *region, uint32_t domain)
+{
+    pthread_mutex_lock(&region->lock);
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
+        if (region->grants->pairs[slot].domain == domain)
+            region->grants->pairs[slot].missed++;   /* until it is found */
+    pthread_mutex_unlock(&region->lock);
+}
+
 /* Whether somebody new was found. */
-static bool scan_domain(struct ivc_region *region, uint32_t domain)
+static bool find_in(struct ivc_region *region, uint32_t domain)
 {
     struct scan scan = { region, domain };
     uint64_t before;
@@ -395,9 +404,6 @@ static bool scan_domain(struct ivc_region *region, uint32_t domain)
 
     pthread_mutex_lock(&region->lock);
     before = region->grants->admitted;
-    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
-        if (region->grants->pairs[slot].domain == domain)
-            region->grants->pairs[slot].missed++;   /* until it is found */
     pthread_mutex_unlock(&region->lock);
     region->grants->backend->list(region->grants->handle, domain, "ivc", on_name, &scan);
     pthread_mutex_lock(&region->lock);
@@ -406,7 +412,13 @@ static bool scan_domain(struct ivc_region *region, uint32_t domain)
     return found;
 }
 
-/* A guest cannot list the domains, so each that may be there is asked.  Where somebody new is, we knock. */
+/* The same, by the thread, which also looks who is no longer there. */
+static bool scan_domain(struct ivc_region *region, uint32_t domain)
+{
+    count_as_missed(region, domain);
+    return find_in(region, domain);
+}
+
 static void scan_range(struct ivc_region *region, uint32_t from, uint32_t to)
 {
     const struct ivc_grants *grants = region->grants;
@@ -416,11 +428,27 @@ static void scan_range(struct ivc_region *region, uint32_t from, uint32_t to)
             grants->backend->knock(grants->handle, domain, IVC_GRANT_DOOR);
 }
 
-static void scan_neighbours(struct ivc_region *region)
-{
-    uint32_t own = region->grants->domain;
+struct look {
+    struct ivc_region *region;
+    uint64_t end_ms;
+};
 
-    scan_range(region, own > SCAN_BEFORE_OWN ? own - SCAN_BEFORE_OWN : 0, own + SCAN_PAST_OWN + 1);
+/* Where somebody new is, we knock. */
+static bool look_in(void *arg, uint32_t domain)
+{
+    const struct look *look = arg;
+    const struct ivc_grants *grants = look->region->grants;
+
+    if (find_in(look->region, domain))
+        grants->backend->knock(grants->handle, domain, IVC_GRANT_DOOR);
+    return ivc_now_ms() < look->end_ms;
+}
+
+void ivc_grants_look_at_all(struct ivc_region *region)
+{
+    struct look look = { region, ivc_now_ms() + LOOK_AT_ALL_MS };
+
+    region->grants->backend->domains(region->grants->handle, look_in, &look);
 }
 
 /* Those of whom we know, to see whether they are still there, and the next few. */
@@ -590,7 +618,7 @@ int ivc_grants_join(struct ivc_region *region)
                              region->name);
     (void)grants->backend->watch(grants->handle, grants->domain, IVC_GRANT_ORDER, "order");
     (void)grants->backend->watch(grants->handle, grants->domain, IVC_GRANT_DOOR, "knock");
-    scan_neighbours(region);
+    ivc_grants_look_at_all(region);
     r = ivc_thread_start(&grants->thread, listen_main, region);
     if (r != 0)
         return ivc_error_set(-r, "region %s: cannot start its thread: %s", region->name, strerror(r));

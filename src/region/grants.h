@@ -96,6 +96,9 @@ struct ivc_grant_backend {
     int (*events_fd)(void *backend);
     uint32_t (*event_take)(void *backend);
 
+    /* Calls `fn` for each domain that there may be, until it answers false.  None that there is, is left out. */
+    void (*domains)(void *backend, bool (*fn)(void *arg, uint32_t domain), void *arg);
+
     /* Texts under a path of a domain's own.  Only we write ours.  `reader`: the one domain that may read
      * it, or IVC_GRANT_ALL. */
     int (*put)(void *backend, const char *path, const char *text, uint32_t reader);
@@ -140,6 +143,8 @@ void ivc_grants_leave(struct ivc_region *region, enum ivc_pair_state state);
 void ivc_grants_forget(struct ivc_region *region);
 /* Does that if it is due, and closes the backend: the region is retired. */
 void ivc_grants_let_go(struct ivc_region *region);
+/* Takes all members into the directory that have told of themselves, of whatever domain. */
+void ivc_grants_look_at_all(struct ivc_region *region);
 /* Under the region's lock, each beat. */
 void ivc_grants_beat(struct ivc_region *region);
 /* Under the region's lock: nothing of that slot's owner is needed any more. */

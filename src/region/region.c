@@ -291,6 +291,12 @@ bool ivc_region_shares_with_all(const struct ivc_region *region)
     return !region->grants;
 }
 
+void ivc_region_look_at_all(struct ivc_region *region)
+{
+    if (region->grants)
+        ivc_grants_look_at_all(region);
+}
+
 uint32_t ivc_region_place(const struct ivc_region *region)
 {
     return region->grants ? ivc_grants_domain(region) : region->self.slot;

@@ -130,6 +130,8 @@ void ivc_region_own_host(char ret_host[64]);
 
 void ivc_region_info(struct ivc_region *region, struct ivc_region_info *ret_info);
 const struct ivc_member *ivc_region_self(const struct ivc_region *region);
+/* Before all members are to be listed: with grants the directory may lack some that nobody has told us of yet. */
+void ivc_region_look_at_all(struct ivc_region *region);
 uint32_t ivc_region_capacity(const struct ivc_region *region);
 
 /* Writes the member in `slot`; 0, or IVC_E_GONE when no living member is there. */
