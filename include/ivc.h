@@ -13,7 +13,7 @@
  * Threads: different contexts may be used by different threads at the same time; calls on one
  * context and its connections are made by one thread at a time.  Nothing here starts before
  * ivc_register(); it starts two helper threads: one keeps this member's heartbeat, one answers the
- * host when it moves this guest.  Neither ever calls the program.
+ * host when it moves this guest; ivc_descriptor() starts a third.  None ever calls the program.
  *
  * Live migration: ivc_set_move_handlers(), below.
  *
@@ -94,12 +94,23 @@ int ivc_accept(ivc_context *context, ivc_connection **ret_connection);
 ptrdiff_t ivc_read(ivc_connection *connection, void *buffer, size_t len);
 ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_t len);
 
+/* How many bytes ivc_read() would give now, and how many ivc_write() would take now; at least so many: more
+ * may be there in shared memory than the call has looked at, and more may fit.  0 when there are none, and
+ * from the moment at which one of the two guests is asked to move (bytes that ivc_read() still gives are
+ * pending); what ivc_read() and ivc_write() answer when the connection has ended otherwise.  They make no
+ * system call, unless the peer is to be answered. */
+ptrdiff_t ivc_pending(ivc_connection *connection);
+ptrdiff_t ivc_room(ivc_connection *connection);
+
 /* Closes our end.  Bytes already written are still delivered.  Accepts NULL. */
 void ivc_close(ivc_connection *connection);
 
 /* Blocking variants.  `timeout_ms` < 0: no limit.  Return 0 when all was done, -ETIMEDOUT when the
  * time is over; read_all and write_all then tell in `ret_done` (may be NULL) how far they came. */
 int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_ms);
+/* ... until the peer's library has answered; what ivc_connect() answers -EAGAIN to is waited for as well.
+ * -EPIPE: it refused; -ECONNRESET: it died; -ESHUTDOWN: one of the two guests moved. */
+int ivc_connect_wait(ivc_context *context, uint32_t client_id, int timeout_ms, ivc_connection **ret_connection);
 int ivc_accept_wait(ivc_context *context, int timeout_ms, ivc_connection **ret_connection);
 int ivc_read_all(ivc_connection *connection, void *buffer, size_t len, int timeout_ms,
                  size_t *ret_done);
@@ -110,8 +121,13 @@ int ivc_write_all(ivc_connection *connection, const void *buffer, size_t len, in
  * or the time is over: 0 or -ETIMEDOUT. */
 int ivc_wait(ivc_context *context, int timeout_ms);
 
-/* A descriptor for poll(2) that becomes readable when ivc_read() or ivc_accept() has something to
- * do.  -ENOTSUP where the mechanism has no interrupt (all of them today, but Xen). */
+/* A descriptor for poll(2), of every mechanism: POLLIN when there may be something to do for the context.
+ * From the first call on, each call that finds nothing (ivc_read() 0, ivc_accept() -EAGAIN, ivc_write() less
+ * than it was given, a time-out) makes it unreadable, and it becomes readable again, and stays so until the
+ * next such call, when a connection can be read or accepted, has ended or is over by a move, when a handler
+ * is due, or when ivc_write() can go on where it took less than it was given.  So call until nothing is
+ * found, then poll(2).  It may be readable for nothing.  The context's: it is polled, not read or closed;
+ * POLLOUT means nothing.  A thread of the library looks on behalf of those who sleep on it. */
 int ivc_descriptor(ivc_context *context);
 
 /* Memory of the region, zeroed, at a page's boundary: MPI libraries and other members reach it

@@ -3,6 +3,7 @@
  * that leave or die.  Only the public header is used.
  */
 #include "check.h"
+#include "streams.h"
 
 #include <ivc.h>
 
@@ -16,6 +17,7 @@ static ivc_context *enter_with(uint32_t client_id, struct ivc_options options)
     ivc_context *context = NULL;
     int r;
 
+    stage_member(client_id);
     options.size = sizeof options;
     options.region = path;
     r = ivc_register_with(40, client_id, &options, &context);
@@ -73,10 +75,10 @@ static void verify(const uint8_t *bytes, size_t from, size_t n, unsigned stream)
 
 static void new_region(uint64_t size)
 {
-    static char kept[80];
+    static char kept[900];
 
     snprintf(kept, sizeof kept, "%s", check_file(0, size));
-    path = kept;
+    path = stage_region(kept);
 }
 
 /* The echo of each length, through the blocking calls. */
@@ -208,7 +210,6 @@ static void test_timeouts(void)
     ivc_context *a, *b;
     ivc_connection *out, *in = NULL;
     static uint8_t bytes[8 * MIB];
-    struct pollfd descriptor = { .events = POLLIN };
     size_t done = 99;
     uint64_t start;
 
@@ -245,13 +246,297 @@ static void test_timeouts(void)
     CHECK_EQ(done, 5);
     CHECK_EQ(ivc_read_all(in, bytes, 0, 0, &done), 0);
 #undef TAKES
-    descriptor.fd = ivc_descriptor(a);
-    if (descriptor.fd < 0) {
-        CHECK_EQ(descriptor.fd, -ENOTSUP);
-        CHECK_TEXT(ivc_last_error(), "ivc_wait");
-    }
     ivc_deregister(a);
     ivc_deregister(b);
+}
+
+/* ---- sleeping in poll(2) */
+
+static struct {
+    unsigned sleeps, late;      /* in all; as long as the library's own looks are apart, which would hide a lost one */
+} polled;
+
+static int poll_for(ivc_context *context, int timeout_ms)
+{
+    struct pollfd descriptor = { ivc_descriptor(context), POLLIN, 0 };
+    uint64_t start = now_ms();
+    int n;
+
+    CHECK_THAT(descriptor.fd >= 0, "%s", ivc_last_error());
+    n = poll(&descriptor, 1, timeout_ms);
+    CHECK(n == 0 || (n == 1 && descriptor.revents == POLLIN));
+    polled.sleeps++;
+    polled.late += now_ms() - start >= 40;
+    return n;
+}
+
+/* There is something, sooner or later: sleeps until then. */
+static void sleep_for(ivc_context *context)
+{
+    CHECK_THAT(poll_for(context, 10000 * (int)check_slowdown()) == 1, "nothing came after %u sleeps", polled.sleeps);
+}
+
+static ivc_connection *accept_asleep(ivc_context *context)
+{
+    ivc_connection *connection;
+
+    while (ivc_accept(context, &connection) != 0)
+        sleep_for(context);
+    return connection;
+}
+
+static void read_asleep(ivc_context *context, ivc_connection *connection, uint8_t *bytes, size_t len)
+{
+    size_t done = 0;
+
+    while (done < len) {
+        ptrdiff_t n = ivc_read(connection, bytes + done, len - done);
+
+        CHECK_THAT(n >= 0, "%s", ivc_last_error());
+        if (n == 0)
+            sleep_for(context);
+        done += (size_t)n;
+    }
+}
+
+static void write_asleep(ivc_context *context, ivc_connection *connection, const uint8_t *bytes, size_t len)
+{
+    size_t done = 0;
+
+    while (done < len) {
+        ptrdiff_t n = ivc_write(connection, bytes + done, len - done);
+
+        CHECK_THAT(n >= 0, "%s", ivc_last_error());
+        if (n == 0)
+            sleep_for(context);
+        done += (size_t)n;
+    }
+}
+
+enum { TRIPS = 400, POLL_STREAM = 6 * MIB };
+
+/* Answers each message, then takes a stream slowly, then ends; all of it asleep. */
+static int answer_asleep(void *arg)
+{
+    ivc_context *context = enter_with(2, *(const struct ivc_options *)arg);
+    ivc_connection *connection = accept_asleep(context);
+    static uint8_t bytes[65536];
+
+    for (unsigned i = 0; i < TRIPS; i++) {
+        read_asleep(context, connection, bytes, 8);
+        write_asleep(context, connection, bytes, 8);
+    }
+    for (size_t got = 0; got < POLL_STREAM; got += sizeof bytes) {
+        read_asleep(context, connection, bytes, sizeof bytes);
+        verify(bytes, got, sizeof bytes, 3);
+        if (got % (1 << 20) == 0)
+            usleep(20000);
+    }
+    ivc_close(connection);
+    ivc_deregister(context);
+    return 0;
+}
+
+static void poll_with(struct ivc_options options)
+{
+    static uint8_t bytes[POLL_STREAM];
+    uint8_t number[8] = { 0 }, back[8];
+    ivc_context *context;
+    ivc_connection *connection;
+    pid_t pid;
+
+    new_region(64 * MIB);
+    memset(&polled, 0, sizeof polled);
+    pid = check_fork(answer_asleep, &options);
+    context = enter_with(1, options);
+    connection = connect_to(context, 2);
+    for (unsigned i = 0; i < TRIPS; i++) {
+        number[i % 8]++;
+        write_asleep(context, connection, number, 8);
+        read_asleep(context, connection, back, 8);
+        CHECK(memcmp(number, back, 8) == 0);
+    }
+    /* What would be lost would be found by the library's own looks, every 50 ms: so not one in ten. */
+    CHECK_THAT(polled.late <= TRIPS / 10, "%u of %u sleeps were late", polled.late, polled.sleeps);
+    fill(bytes, 0, sizeof bytes, 3);
+    write_asleep(context, connection, bytes, sizeof bytes);
+    while (ivc_read(connection, bytes, 1) == 0)
+        sleep_for(context);
+    CHECK_EQ(ivc_read(connection, bytes, 1), -EPIPE);
+    ivc_close(connection);
+    ivc_deregister(context);
+    check_join(pid);
+}
+
+static void test_poll(void)
+{
+    poll_with((struct ivc_options){ 0 });
+}
+
+/* Bounded by what is unread, by the ring. */
+static void test_poll_small(void)
+{
+    poll_with((struct ivc_options){ .window = 8192 });
+    poll_with((struct ivc_options){ .ring_size = 65536, .window = 64 << 20 });
+}
+
+/* It may be readable for nothing, but not for ever. */
+static void expect_quiet(ivc_context *context)
+{
+    ivc_connection *connection;
+
+    for (unsigned i = 0; poll_for(context, 0) == 1; i++) {
+        CHECK_THAT(i < 1000, "always readable");
+        CHECK_EQ(ivc_accept(context, &connection), -EAGAIN);
+    }
+}
+
+/* Readable until all was found, whatever call took part of it, and not for long when there is nothing. */
+static void test_poll_level(void)
+{
+    ivc_context *a, *b;
+    ivc_connection *out, *in, *second;
+    char bytes[100];
+    unsigned woken = 0;
+
+    new_region(64 * MIB);
+    a = enter(1);
+    b = enter(2);
+    expect_quiet(b);
+    out = connect_to(a, 2);
+    in = accept_asleep(b);
+    expect_quiet(b);
+    CHECK_EQ(ivc_write_all(out, "123456", 6, 5000, NULL), 0);
+    CHECK_EQ(poll_for(b, 5000), 1);
+    /* The first bytes are asked for, and the rest is left. */
+    CHECK_EQ(ivc_read_all(in, bytes, 2, 5000, NULL), 0);
+    for (unsigned i = 0; i < 3; i++)
+        CHECK_EQ(poll_for(b, 0), 1);
+    /* Taken by a call about something else. */
+    CHECK_EQ(ivc_accept(b, &second), -EAGAIN);
+    CHECK_EQ(poll_for(b, 0), 1);
+    CHECK_EQ(ivc_read(in, bytes, sizeof bytes), 4);
+    CHECK_EQ(poll_for(b, 1000), 1);
+    CHECK_EQ(ivc_read(in, bytes, sizeof bytes), 0);
+    expect_quiet(b);
+    /* A call that waited looked by itself. */
+    CHECK_EQ(ivc_wait(b, 20), -ETIMEDOUT);
+    CHECK_EQ(ivc_write(out, "x", 1), 1);
+    CHECK_EQ(poll_for(b, 5000), 1);
+    CHECK_EQ(ivc_wait_host(b, 1, 1000), 0);
+    read_asleep(b, in, (uint8_t *)bytes, 1);
+    for (uint64_t end = now_ms() + 500; now_ms() < end; woken += (unsigned)poll_for(b, 100))
+        CHECK_EQ(ivc_read(in, bytes, sizeof bytes), 0);
+    CHECK_THAT(woken <= 20, "woken %u times by nothing in half a second", woken);
+    ivc_close(out);
+    while (ivc_read(in, bytes, sizeof bytes) == 0)
+        sleep_for(b);
+    CHECK_EQ(ivc_read(in, bytes, sizeof bytes), -EPIPE);
+    CHECK_EQ(poll_for(b, 0), 1);        /* until it is closed */
+    ivc_close(in);
+    expect_quiet(b);
+    ivc_deregister(a);
+    ivc_deregister(b);
+}
+
+/* ---- what would go */
+
+/* All that is said to go goes, and nothing when nothing is said to. */
+static void room_with(struct ivc_options options)
+{
+    static uint8_t bytes[8 * MIB], got[8 * MIB];
+    uint64_t state = 1, written = 0, read = 0;
+    ivc_context *a, *b;
+    ivc_connection *out, *in;
+    unsigned full = 0;
+
+    new_region(64 * MIB);
+    a = enter_with(1, options);
+    b = enter_with(2, options);
+    out = connect_to(a, 2);
+    CHECK_EQ(ivc_room(out), 0);         /* nobody has answered */
+    CHECK_EQ(ivc_pending(out), 0);
+    in = take(b);
+    CHECK_EQ(ivc_wait(b, 0), -ETIMEDOUT);
+    fill(bytes, 0, sizeof bytes, 4);
+    for (unsigned i = 0; i < 3000; i++) {
+        ptrdiff_t room = ivc_room(out), n, pending;
+
+        CHECK_THAT(room >= 0 && room <= (ptrdiff_t)sizeof bytes, "%s", ivc_last_error());
+        /* A little, or all. */
+        if (room > 0 && check_random(&state) % 2)
+            room = 1 + (ptrdiff_t)(check_random(&state) % (uint64_t)room);
+        fill(bytes, written, (size_t)room, 4);
+        n = ivc_write(out, bytes, room ? (size_t)room : 1);
+        CHECK_THAT(n == room, "%td went of %td", n, room);
+        full += room == 0;
+        written += (uint64_t)n;
+        if (room > 0 && check_random(&state) % 4)
+            continue;
+        pending = ivc_pending(in);
+        CHECK_THAT(pending > 0 || read == written, "%llu are there", (unsigned long long)(written - read));
+        n = ivc_read(in, got, sizeof got);
+        CHECK_THAT(n >= pending, "%td came of %td", n, pending);
+        verify(got, read, (size_t)n, 4);
+        read += (uint64_t)n;
+    }
+    CHECK_THAT(full > 0 && written > 100000, "%u times full, %llu bytes", full, (unsigned long long)written);
+    ivc_close(out);
+    while (ivc_read(in, got, sizeof got) >= 0)
+        ;
+    CHECK_EQ(ivc_pending(in), -EPIPE);
+    CHECK_EQ(ivc_room(in), -EPIPE);
+    CHECK_TEXT(ivc_last_error(), "room", "closed");
+    ivc_deregister(a);
+    ivc_deregister(b);
+}
+
+static void test_room(void)
+{
+    room_with((struct ivc_options){ .window = 64 << 20 });
+    room_with((struct ivc_options){ .window = 100000 });
+    room_with((struct ivc_options){ .window = 64 << 20, .ring_size = 65536 });
+    room_with((struct ivc_options){ .window = 64 << 20, .ring_size = 1 << 20, .segment_size = 4096 });
+}
+
+/* ---- waiting for an answer */
+
+static int answer_late(void *arg)
+{
+    ivc_context *context = enter(2);
+
+    usleep(300000);
+    if (arg)
+        (void)take(context);
+    else
+        _exit(0);       /* dies */
+    pause();
+    return 0;
+}
+
+static void test_connect_wait(void)
+{
+    ivc_context *context;
+    ivc_connection *connection = NULL;
+    pid_t pid;
+
+    new_region(64 * MIB);
+    context = enter(1);
+    CHECK_EQ(ivc_connect_wait(context, 2, 100, &connection), -ENOENT);
+    pid = check_fork(answer_late, &pid);
+    CHECK_EQ(ivc_wait_host(context, 2, 10000), 0);
+    CHECK_EQ(ivc_connect_wait(context, 2, 20, &connection), -ETIMEDOUT);
+    CHECK_TEXT(ivc_last_error(), "client 2", "20 ms");
+    CHECK_EQ(ivc_connect_wait(context, 2, 10000, &connection), 0);
+    CHECK_EQ(ivc_write(connection, "x", 1), 1);
+    check_kill(pid);
+    while (ivc_wait_host(context, 2, 0) == 0)
+        usleep(1000);
+    pid = check_fork(answer_late, NULL);
+    CHECK_EQ(ivc_wait_host(context, 2, 10000), 0);
+    CHECK_EQ(ivc_connect_wait(context, 2, -1, &connection), -ECONNRESET);
+    check_join(pid);
+    ivc_deregister(context);
 }
 
 /* Closed with bytes on the way: they are read, then the end. */
@@ -365,6 +650,7 @@ static void test_death_before_accept(void)
     pid = check_fork(only_register, NULL);
     connection = connect_to(context, 2);
     CHECK_EQ(ivc_write(connection, "x", 1), 0);
+    usleep(300000);     /* with grants each maps a page of the other's first */
     check_kill(pid);
     CHECK_EQ(ivc_write_all(connection, "x", 1, 20000, NULL), -ECONNRESET);
     ivc_close(connection);
@@ -614,6 +900,11 @@ static const struct check_case cases[] = {
     { "echo with other tunables", test_echo_tunables, 90 },
     { "partial reads and writes", test_partial, 0 },
     { "time-outs", test_timeouts, 0 },
+    { "asleep in poll(2)", test_poll, 0 },
+    { "... with small windows and rings", test_poll_small, 0 },
+    { "the descriptor is readable until all was found", test_poll_level, 0 },
+    { "room and pending bytes", test_room, 0 },
+    { "connecting waits for an answer", test_connect_wait, 0 },
     { "closed with bytes on the way", test_close, 0 },
     { "closed and left with bytes on the way", test_close_and_leave, 0 },
     { "a partner dies", test_death, 0 },

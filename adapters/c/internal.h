@@ -48,8 +48,10 @@ struct ivc_connection {
     bool told;                          /* ... and on_suspend was called */
     bool close_sent;
 
-    /* Sending: bytes that the peer may still be sent. */
-    uint32_t credit;
+    /* Sending: bytes that the peer may still be sent; of so many in all. */
+    uint32_t credit, granted;
+    bool blocked;                       /* the last write was short, when */
+    uint32_t blocked_at;                /* ... so many bytes had been sent */
 
     /* Receiving: a ring of `window` bytes, and where ivc_read() waits for bytes to land directly. */
     char *unread;                       /* made when first needed */
@@ -69,7 +71,11 @@ struct ivc_context {
     uint32_t next_number;
     struct ivc_connection *connections;
     struct ivc_connection *last_used;   /* most packets are for it */
-    bool control_due;                   /* some connection has something small to say */
+    bool control_due;                   /* some connection has something small to say, or `armed` */
+
+    /* The descriptor (descriptor.c). */
+    bool arms;                          /* calls that find nothing arm it: it was asked for, and no call waits */
+    bool armed;                         /* false: it is readable, or was not asked for */
 
     /* Moving (move.c). */
     struct ivc_move_handlers handlers;
@@ -119,10 +125,22 @@ enum ivc_short stream_store_short(struct ivc_connection *connection, const char 
         connection->credit -= (uint32_t)len;
     return sent;
 }
+/* Bytes at least that stream_write() would take now. */
+size_t stream_room(const struct ivc_connection *connection);
 /* An answer of the endpoint layer as ivc.h gives it. */
 int stream_code(int r);
 /* The bytes that are kept unread, in one piece, which is the caller's to free; NULL: none. */
 char *stream_take_unread(struct ivc_connection *connection, size_t *ret_len);
+
+/* descriptor.c */
+/* Some connection can be read or accepted, or has ended. */
+bool descriptor_has_news(const struct ivc_context *context);
+/* If `arms`, after a call that found nothing to do. */
+void descriptor_arm(struct ivc_context *context);
+/* If `armed`, after a turn of progress: is it still right? */
+void descriptor_check(struct ivc_context *context);
+/* It becomes readable, if it was armed. */
+void descriptor_disarm(struct ivc_context *context);
 
 /* move.c */
 void move_on_parted(void *arg, struct ivc_peer *peer);
@@ -133,6 +151,8 @@ bool move_tell(struct ivc_context *context);
 int move_tell_from(struct ivc_connection *connection);
 /* What ivc_read() and ivc_write() answer for a connection that is parted. */
 int move_is_over(const struct ivc_connection *connection, const char *call);
+/* on_suspend is to be called for it, and given what is unread. */
+bool move_is_due(const struct ivc_connection *connection);
 /* Whether the program can still learn something of a parted connection. */
 static inline bool move_is_news(const struct ivc_connection *connection)
 {

@@ -252,8 +252,11 @@ EXPORT int ivc_accept(ivc_context *context, ivc_connection **ret_connection)
 
     (void)move_tell(context);
     connection = accept_next(context);
-    if (!connection)
+    if (!connection) {
+        if (context->arms)
+            descriptor_arm(context);
         return ivc_error_set(-EAGAIN, "accept: no peer has started a connection");
+    }
     *ret_connection = connection;
     return 0;
 }
@@ -275,8 +278,11 @@ static __attribute__((noinline)) ptrdiff_t read_on(ivc_connection *connection, c
     if (n < 0)
         return n;
     n = stream_read(connection, buffer, len, done);
-    if (n == 0 && len > 0 && connection->unread_len == 0)
-        return why_nothing(connection, "read");
+    if (n > 0 || len == 0 || connection->unread_len > 0)
+        return n;
+    n = why_nothing(connection, "read");
+    if (n == 0 && connection->context->arms)
+        descriptor_arm(connection->context);
     return n;
 }
 
@@ -301,9 +307,14 @@ static __attribute__((noinline)) ptrdiff_t write_on(ivc_connection *connection, 
     if (connection->broken || connection->closed_by_peer || connection->parted)
         return why_nothing(connection, "write");
     n = stream_write(connection, buffer, len);
+    connection->blocked = n < (ptrdiff_t)len;
+    if (!connection->blocked)
+        return n;
+    connection->blocked_at = connection->granted - connection->credit;
     /* Whoever only writes must still hear how far the reader is. */
-    if (n < (ptrdiff_t)len)
-        stream_progress(connection->context);
+    stream_progress(connection->context);
+    if (connection->context->arms)
+        descriptor_arm(connection->context);
     return n;
 }
 
@@ -326,6 +337,38 @@ EXPORT ptrdiff_t ivc_write(ivc_connection *connection, const void *buffer, size_
     return __builtin_expect(sent == IVC_SHORT_SENT, 1) ? (ptrdiff_t)len : write_end(connection, buffer, len);
 }
 
+/* A turn of progress that does not give the processor away, for who asks again and again. */
+static void look(struct ivc_context *context)
+{
+    (void)ivc_endpoint_gives_way(context->endpoint);
+    stream_progress(context);
+}
+
+EXPORT ptrdiff_t ivc_pending(ivc_connection *connection)
+{
+    if (connection->unread_len == 0 && !connection->parted)
+        look(connection->context);
+    if (connection->parted)     /* on_suspend is given them, or ivc_read() */
+        return move_is_due(connection) ? 0 : connection->unread_len;
+    return connection->unread_len > 0 ? connection->unread_len : why_nothing(connection, "pending");
+}
+
+EXPORT ptrdiff_t ivc_room(ivc_connection *connection)
+{
+    size_t room = 0;
+
+    for (unsigned looks = 0; room == 0 && looks < 2; looks++) {
+        if (looks > 0)
+            look(connection->context);      /* what the peer has read, it may have told */
+        if (connection->parted)
+            return 0;
+        if (connection->broken || connection->closed_by_peer)
+            return why_nothing(connection, "room");
+        room = stream_room(connection);
+    }
+    return (ptrdiff_t)room;
+}
+
 EXPORT void ivc_close(ivc_connection *connection)
 {
     if (!connection)
@@ -337,33 +380,69 @@ EXPORT void ivc_close(ivc_connection *connection)
 
 EXPORT int ivc_wait_host(ivc_context *context, uint32_t client_id, int timeout_ms)
 {
-    struct wait wait = wait_begin(context->endpoint, timeout_ms, false);
+    struct wait wait = wait_begin(context, timeout_ms, false);
     struct ivc_member member;
+    bool found;
 
     do {
         (void)move_tell(context);
-        if (find_member(context, client_id, &member))
-            return 0;
-        stream_progress(context);
-    } while (wait_turn(&wait));
-    return ivc_error_set(-ETIMEDOUT, "client %u of group %llu did not register within %d ms",
+        found = find_member(context, client_id, &member);
+        if (!found)
+            stream_progress(context);
+    } while (!found && wait_turn(&wait));
+    wait_end(&wait, !found);
+    return found ? 0 : ivc_error_set(-ETIMEDOUT, "client %u of group %llu did not register within %d ms",
                          client_id, (unsigned long long)context->magic_id, timeout_ms);
 }
 
 EXPORT int ivc_accept_wait(ivc_context *context, int timeout_ms, ivc_connection **ret_connection)
 {
-    struct wait wait = wait_begin(context->endpoint, timeout_ms, false);
+    struct wait wait = wait_begin(context, timeout_ms, false);
     ivc_connection *connection;
 
     do {
         (void)move_tell(context);
         connection = accept_next(context);
     } while (!connection && wait_turn(&wait));
+    wait_end(&wait, !connection);
     if (!connection)
         return ivc_error_set(-ETIMEDOUT, "accept: no peer has started a connection within %d ms",
                              timeout_ms);
     *ret_connection = connection;
     return 0;
+}
+
+/* -EAGAIN: the peer's library has not answered yet. */
+static int look_for_answer(ivc_connection *connection)
+{
+    stream_progress(connection->context);
+    if (connection->peer_number)
+        return 0;
+    if (connection->parted)
+        return ivc_error_set(-ESHUTDOWN, "connect: client %u or this process moved to another host",
+                             ivc_peer_client_id(connection->peer));
+    return connection->broken || connection->closed_by_peer ? (int)why_nothing(connection, "connect") : -EAGAIN;
+}
+
+EXPORT int ivc_connect_wait(ivc_context *context, uint32_t client_id, int timeout_ms,
+                            ivc_connection **ret_connection)
+{
+    struct wait wait = wait_begin(context, timeout_ms, false);
+    ivc_connection *connection = NULL;
+    int r;
+
+    do {
+        r = connection ? 0 : ivc_connect(context, client_id, &connection);
+        if (r == 0)
+            r = look_for_answer(connection);
+    } while (r == -EAGAIN && wait_turn(&wait));
+    wait_end(&wait, r == -EAGAIN);
+    if (r == 0)
+        *ret_connection = connection;
+    else
+        ivc_close(connection);
+    return r != -EAGAIN ? r : ivc_error_set(-ETIMEDOUT, "connect: client %u of group %llu did not answer within %d ms",
+                                            client_id, (unsigned long long)context->magic_id, timeout_ms);
 }
 
 static ptrdiff_t read_step(ivc_connection *connection, char *buffer, size_t len)
@@ -380,18 +459,21 @@ static ptrdiff_t write_step(ivc_connection *connection, char *buffer, size_t len
 static int all(ivc_connection *connection, char *buffer, size_t len, int timeout_ms,
                ptrdiff_t (*step)(ivc_connection *, char *, size_t), size_t *ret_done)
 {
+    struct ivc_context *context = connection->context;
     struct wait wait;
     size_t done = 0;
     ptrdiff_t n = step(connection, buffer, len);
-    bool in_time = true;
+    bool in_time = true, waits = n >= 0 && n < (ptrdiff_t)len;
 
-    if (n < (ptrdiff_t)len)
-        wait = wait_begin(connection->context->endpoint, timeout_ms, step == write_step);
+    if (waits)
+        wait = wait_begin(context, timeout_ms, step == write_step);
     while (n >= 0 && (done += (size_t)n) < len && in_time) {
         if (n == 0)
             in_time = wait_turn(&wait);
         n = step(connection, buffer + done, len - done);
     }
+    if (waits)
+        wait_end(&wait, n >= 0 && done < len);
     if (ret_done)
         *ret_done = done;
     if (n < 0)
@@ -412,32 +494,17 @@ EXPORT int ivc_write_all(ivc_connection *connection, const void *buffer, size_t 
     return all(connection, (char *)buffer, len, timeout_ms, write_step, ret_done);
 }
 
-static bool something_to_do(const struct ivc_context *context)
-{
-    for (const struct ivc_connection *c = context->connections; c; c = c->next)
-        if (!c->accepted || (!c->closed_by_user && (c->unread_len > 0 || c->closed_by_peer
-                                                    || move_is_news(c))))
-            return true;
-    return false;
-}
-
 EXPORT int ivc_wait(ivc_context *context, int timeout_ms)
 {
-    struct wait wait = wait_begin(context->endpoint, timeout_ms, false);
+    struct wait wait = wait_begin(context, timeout_ms, false);
+    bool came;
 
     do {
         stream_progress(context);
-        if (move_tell(context) || something_to_do(context))
-            return 0;
-    } while (wait_turn(&wait));
-    return ivc_error_set(-ETIMEDOUT, "wait: nothing came within %d ms", timeout_ms);
-}
-
-EXPORT int ivc_descriptor(ivc_context *context)
-{
-    (void)context;
-    return ivc_error_set(-ENOTSUP, "descriptor: this region's mechanism has no interrupt; use "
-                         "ivc_wait()");
+        came = move_tell(context) || descriptor_has_news(context);
+    } while (!came && wait_turn(&wait));
+    wait_end(&wait, !came);
+    return came ? 0 : ivc_error_set(-ETIMEDOUT, "wait: nothing came within %d ms", timeout_ms);
 }
 
 EXPORT int ivc_get_peer_host(ivc_connection *connection, struct ivc_host *ret_host)

@@ -136,11 +136,16 @@ int move_tell_from(struct ivc_connection *connection)
     return ivc_error_set(-ESHUTDOWN, "the connection was closed by a handler that was called first");
 }
 
-int move_is_over(const struct ivc_connection *connection, const char *call)
+bool move_is_due(const struct ivc_connection *connection)
 {
     const struct ivc_context *context = connection->context;
 
-    if (is_to_tell(connection) && context->handlers.on_suspend && !context->telling)
+    return is_to_tell(connection) && context->handlers.on_suspend && !context->telling;
+}
+
+int move_is_over(const struct ivc_connection *connection, const char *call)
+{
+    if (move_is_due(connection))
         return 0;       /* the next call tells it */
     return ivc_error_set(-ESHUTDOWN, "%s: client %u or this process moved to another host; close the "
                          "connection, and make another where they share memory", call,

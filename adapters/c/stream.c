@@ -134,7 +134,7 @@ static void on_open(struct ivc_context *context, struct ivc_peer *peer, const st
         return;
     }
     connection->peer_number = header->from;
-    connection->credit = header->window;
+    connection->credit = connection->granted = header->window;
     connection->accept_due = true;
     context->control_due = true;
 }
@@ -153,9 +153,10 @@ static void on_control(struct ivc_context *context, struct ivc_peer *peer, uint8
         return;
     if (tag == TAG_ACCEPT) {
         connection->peer_number = header->from;
-        connection->credit = header->window;
+        connection->credit = connection->granted = header->window;
     } else if (tag == TAG_READ) {
         connection->credit += header->count;
+        connection->granted += header->count;
     } else if (tag == TAG_CLOSE) {
         connection->closed_by_peer = true;
     }
@@ -282,6 +283,8 @@ static __attribute__((noinline)) void say_all(struct ivc_context *context)
         else if (connection->closed_by_user)
             context->control_due = true;    /* until the peer has closed as well */
     }
+    if (context->armed)
+        descriptor_check(context);
 }
 
 static inline void progress(struct ivc_context *context)
@@ -304,11 +307,24 @@ static inline int send_data(struct ivc_connection *connection, const char *bytes
     }, 2);
 }
 
-/* What does not go as one short packet. */
+/* Bytes of a packet of those that do not go as one short packet: whole lines. */
+static size_t piece_max(const struct ivc_connection *connection)
+{
+    return ivc_endpoint_packet_max(connection->context->endpoint) - IVC_LINE;
+}
+
+size_t stream_room(const struct ivc_connection *connection)
+{
+    if (connection->credit == 0)
+        return 0;
+    return IVC_MIN(connection->credit, ivc_endpoint_room(connection->context->endpoint, connection->peer, DATA_HEADER,
+                                                         piece_max(connection)));
+}
+
 static __attribute__((noinline)) ptrdiff_t write_other(struct ivc_connection *connection,
                                                        const char *bytes, size_t len)
 {
-    size_t packet_max = ivc_endpoint_packet_max(connection->context->endpoint) - IVC_LINE;  /* whole lines */
+    size_t packet_max = piece_max(connection);
     size_t done = 0;
     int r = 0;
 

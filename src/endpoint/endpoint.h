@@ -189,6 +189,10 @@ enum {
 int ivc_endpoint_send_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
                             size_t head_len, const void *bytes, size_t len);
 
+/* Bytes at least that go now, through memory, as packets of `head_len` bytes before at most `piece` others each; 0 also
+ * when the path is another, or is about to be.  Looks how far the peer has read, and changes nothing. */
+size_t ivc_endpoint_room(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t head_len, size_t piece);
+
 /*
  * Memory that the peer can read in place.  Take a buffer of up to packet_max bytes, or a double one, fill it (the
  * only copy on our side), send it: ivc_endpoint_send_buffer() takes it over on success and leaves
@@ -257,10 +261,14 @@ void ivc_endpoint_end_turn(struct ivc_endpoint *endpoint);
  * thread that looks while the descriptor is armed.  ivc_endpoint_arm() answers 0: armed, it becomes
  * readable when progress has something to do; 1: there is something now, do not sleep.  The next
  * ivc_endpoint_arm() makes it unreadable again.
+ * ivc_endpoint_is_armed(): still so, and no turn of progress since has begun to watch a ring, whose sender then
+ * wakes nobody.  ivc_endpoint_disarm(): makes it readable, as if something had come; whoever slept is to arm again.
  */
 int ivc_endpoint_wait(struct ivc_endpoint *endpoint, int timeout_ms, bool sending);
 int ivc_endpoint_fd(struct ivc_endpoint *endpoint);
 int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending);
+bool ivc_endpoint_is_armed(struct ivc_endpoint *endpoint);
+void ivc_endpoint_disarm(struct ivc_endpoint *endpoint);
 
 /*
  * For whoever waits by calling progress again and again, after each turn that found nothing; not from a

@@ -332,6 +332,8 @@ bool ivc_poll_any_ready(struct ivc_endpoint *endpoint);
 /* We sleep: our own threads wake us, those who have no room, and those who ring as well when they are told. */
 void ivc_poll_lie_down(struct ivc_endpoint *endpoint, bool tell);
 void ivc_poll_get_up(struct ivc_endpoint *endpoint);
+/* Whether others are told to wake us: so it was said, and no ring is watched. */
+bool ivc_poll_is_down(struct ivc_endpoint *endpoint);
 /* Whether a doorbell was rung, or there is news of peers. */
 bool ivc_poll_is_due(struct ivc_endpoint *endpoint);
 /* Nobody makes progress until it is let go on. */

@@ -641,6 +641,18 @@ void ivc_poll_get_up(struct ivc_endpoint *endpoint)
     pthread_mutex_unlock(&endpoint->gate.lock);
 }
 
+bool ivc_poll_is_down(struct ivc_endpoint *endpoint)
+{
+    bool down;
+
+    if (!enter(endpoint))
+        return false;
+    /* Relaxed: our own word, and the watcher's before it says that it is not armed. */
+    down = endpoint->n_hot == 0 && ivc_load_relaxed(&endpoint->asleep);
+    leave(endpoint);
+    return down;
+}
+
 bool ivc_poll_is_due(struct ivc_endpoint *endpoint)
 {
     bool due;

@@ -43,11 +43,11 @@ static int pool_get(struct ivc_endpoint *endpoint, struct ivc_pool *pool, uint32
 /* How many to leave to others by a packet to this peer.  Who reads nothing any more, since its guest was stopped, must
  * not end up with all chunks: a peer gets another only if what is free, times PART, is no less than what it has.
  * (A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.) */
-static uint32_t others_part(const struct ivc_peer *peer)
+static uint32_t others_part(uint32_t chunks_out)
 {
     enum { PART = 8 };
 
-    return (IVC_MAX(peer->tx.chunks_out, 1) - 1) / PART;
+    return (IVC_MAX(chunks_out, 1) - 1) / PART;
 }
 
 /* Though the ring takes it: lines of a chunk have come to us meanwhile; or it is quicker that way. */
@@ -90,7 +90,7 @@ static int send_by_chunk(struct ivc_endpoint *endpoint, struct ivc_peer *peer, u
     bool timed = ivc_tx_times_filling(&peer->tx, len);
     uint64_t start;
     uint32_t chunk;
-    int r = has_enough(peer, len) ? IVC_E_FULL : pool_get(endpoint, pool, others_part(peer), len, &chunk);
+    int r = has_enough(peer, len) ? IVC_E_FULL : pool_get(endpoint, pool, others_part(peer->tx.chunks_out), len, &chunk);
 
     if (r != 0)
         return r;
@@ -224,6 +224,48 @@ int ivc_endpoint_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint
     return r;
 }
 
+/* Chunks that as many packets to this peer would be given, one after the other, at most `most`. */
+static uint32_t chunks_open(const struct ivc_tx *tx, uint32_t most)
+{
+    const struct ivc_pool *pool = tx->pool;
+    uint32_t n = 0;
+
+    while (n < most && tx->chunks_out + n < pool->long_max
+           && pool->n_free > n + others_part(tx->chunks_out + n))
+        n++;
+    return n;
+}
+
+/* As ivc_endpoint_room(): whole pieces by chunks, or else one through the ring.  So many of them leave slots for the last,
+ * which may be shorter and go through the ring, with those that it skips at the ring's end. */
+static size_t room_in_ring(const struct ivc_tx *tx, size_t head_len, size_t piece)
+{
+    uint64_t free = tx->limit - tx->tail, bytes = 0;
+    uint32_t row = ivc_slots_for(tx->eager_max, tx->shift, IVC_RING_IN_LINE);
+    uint32_t n = free > 2 * row ? chunks_open(tx, (uint32_t)(free - 2 * row) / 2) : 0;
+
+    if (n > 0)
+        return n * piece;
+    if (free > 0 && tx->order == IVC_RING_SCATTERED)
+        bytes = IVC_SLOT_FIRST_LINE;
+    else if (free > 0)
+        bytes = (IVC_MIN(free, (uint64_t)(tx->n_slots - tx->at)) << tx->shift) - IVC_SLOT_INLINE_AT;
+    bytes = IVC_MIN(bytes, (uint64_t)tx->eager_max);
+    return bytes > head_len ? IVC_MIN(bytes - head_len, piece) : 0;
+}
+
+size_t ivc_endpoint_room(struct ivc_endpoint *endpoint, struct ivc_peer *peer, size_t head_len, size_t piece)
+{
+    size_t room = 0;
+
+    ivc_endpoint_lock(endpoint);
+    if (ivc_peer_state(peer) == IVC_PEER_ACTIVE && ivc_region_is_intact(endpoint->home.region)
+        && ivc_tx_refresh(&peer->tx) == 0)
+        room = room_in_ring(&peer->tx, head_len, piece);
+    ivc_endpoint_unlock(endpoint);
+    return room;
+}
+
 void ivc_endpoint_end_short(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag, const void *head,
                             size_t head_len, const void *bytes, size_t len)
 {
@@ -270,7 +312,7 @@ static int get_chunk(struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
     int r = pool ? ivc_residence_open_pool(endpoint, pool, peer->member.slot) : -ENOMEM;
 
     if (r == 0)
-        r = pool_get(endpoint, pool, others_part(peer), size, &ret_buffer->chunk);
+        r = pool_get(endpoint, pool, others_part(peer->tx.chunks_out), size, &ret_buffer->chunk);
     if (r == 0)
         make_buffer(endpoint, pool, ret_buffer);
     return r;

@@ -362,6 +362,28 @@ int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending)
     return 0;
 }
 
+bool ivc_endpoint_is_armed(struct ivc_endpoint *endpoint)
+{
+    struct ivc_watcher *watcher = endpoint->watcher;
+    bool armed;
+
+    pthread_mutex_lock(&watcher->lock);
+    armed = watcher->armed;
+    pthread_mutex_unlock(&watcher->lock);
+    return armed && ivc_poll_is_down(endpoint);
+}
+
+void ivc_endpoint_disarm(struct ivc_endpoint *endpoint)
+{
+    struct ivc_watcher *watcher = endpoint->watcher;
+
+    pthread_mutex_lock(&watcher->lock);
+    watcher->armed = watcher->sending = false;
+    eventfd_write(watcher->event, 1);
+    pthread_mutex_unlock(&watcher->lock);
+    ivc_poll_get_up(endpoint);
+}
+
 void ivc_wait_free(struct ivc_endpoint *endpoint)
 {
     struct ivc_watcher *watcher = endpoint->watcher;
