@@ -46,6 +46,21 @@ kill -TERM "$server"
 wait "$server" || fail "the server's end"
 server=
 
+# The paper's own calls.
+here=$(dirname "$0")/..
+for name in sc07-client sc07-server; do
+    cc -std=c11 -D_DEFAULT_SOURCE -Wall -Wextra -Werror -I"$here/include" "$here/examples/$name.c" -o "$where/$name" \
+        -L"$build/adapters/c" -livc -Wl,-rpath,"$(cd "$build/adapters/c" && pwd)" >"$where/cc.out" 2>&1 || fail "compiling $name"
+done
+timeout 30 "$where/sc07-server" 6 >"$where/sc07-server.out" 2>&1 &
+server=$!
+timeout 30 "$where/sc07-client" 6 >"$where/sc07-client.out" 2>&1 || fail "the paper's client"
+wait "$server" || fail "the paper's server"
+server=
+grep -qx 'client: connected to 0' "$where/sc07-client.out" || fail "the channel's id at the client"
+grep -qx 'client: read 6 bytes: hello' "$where/sc07-client.out" || fail "what the paper's client reads"
+grep -qx 'server: client 1' "$where/sc07-server.out" || fail "the channel's id at the server"
+
 if IVC_REGION=$where/none timeout 30 "$build/examples/client" 5 x >"$where/none.out" 2>&1; then
     fail "a client without a region"
 fi
