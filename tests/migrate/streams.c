@@ -12,6 +12,8 @@
 
 #include <ivc.h>
 
+#include <poll.h>
+
 enum {
     MAGIC = 51,
     REGION = 16 << 20,
@@ -551,6 +553,42 @@ static void test_away(void)
     ivc_deregister(b);
 }
 
+/* Sleeps until there may be something to do, until ivc_read() has a word. */
+static ptrdiff_t read_asleep(ivc_context *context, ivc_connection *connection, char *bytes)
+{
+    struct pollfd due = { ivc_descriptor(context), POLLIN, 0 };
+    ptrdiff_t n;
+
+    while ((n = ivc_read(connection, bytes, 1)) == 0)
+        CHECK_EQ(poll(&due, 1, 10000), 1);
+    return n;
+}
+
+/* The descriptor tells of a move, and of what comes at the next host. */
+static void test_asleep(void)
+{
+    ivc_connection *to, *from;
+    char byte;
+
+    prepare_two();
+    for (unsigned i = 0; i < 4; i++) {
+        pair_up(&to, &from);
+        CHECK_EQ(ivc_write_all(to, "x", 1, 10000, NULL), 0);
+        CHECK_EQ(read_asleep(b, from, &byte), 1);
+        CHECK_EQ(ivc_read(to, &byte, 1), 0);        /* both are armed */
+        CHECK_EQ(ivc_read(from, &byte, 1), 0);
+        move_to(&hosts[(i + 1) % 2]);
+        CHECK_EQ(read_asleep(a, to, &byte), -ESHUTDOWN);
+        CHECK_EQ(read_asleep(b, from, &byte), -ESHUTDOWN);
+        CHECK_EQ(ivc_pending(from), 0);
+        CHECK_EQ(ivc_room(to), 0);
+        ivc_close(to);
+        ivc_close(from);
+    }
+    ivc_deregister(a);
+    ivc_deregister(b);
+}
+
 /* Handlers that do things. */
 static void connect_again(void *arg, ivc_context *context)
 {
@@ -648,6 +686,7 @@ static const struct check_case cases[] = {
     { "an order that is taken back", test_cancelled, 0 },
     { "who is told to try again connects in the end", test_connect_again, 0 },
     { "between two hosts", test_away, 0 },
+    { "asleep in poll(2)", test_asleep, 0 },
     { "handlers that close and connect", test_busy_handlers, 0 },
     { "wrong use", test_wrong_use, 0 },
 };
