@@ -6,10 +6,13 @@
 
 #include "base/error.h"
 #include "base/util.h"
+#include "region/window.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -105,8 +108,8 @@ static int open_error(const char *name)
     return ivc_error_set(code, "region %s: cannot open it: %s", name, strerror(-code));
 }
 
-/* A file may be longer than what there is to fill it with; the first touch that finds nothing would
- * be the end of the process (SIGBUS).  File systems without a limit tell 0 blocks. */
+/* A file may be longer than what there is to fill it with: better told now than when half of a job's memory is there
+ * (file_reserve()).  File systems without a limit tell 0 blocks. */
 static int check_room(int fd, const char *name, uint64_t size)
 {
     struct stat st;
@@ -134,6 +137,56 @@ static int too_small(const char *name, uint64_t size)
                          "'truncate -s 64M %s'", name, IVC_LAYOUT_SIZE_MIN, name);
 }
 
+/* By touching them: for who has lost the descriptor, and file systems that know no fallocate().  A kernel that cannot
+ * say beforehand (before 5.14) is believed. */
+static int populate(void *memory, uint64_t size)
+{
+#ifdef MADV_POPULATE_WRITE
+    if (madvise(memory, size, MADV_POPULATE_WRITE) < 0 && errno != EINVAL)
+        return errno == EFAULT ? -ENOSPC : -errno;
+#else
+    (void)memory, (void)size;
+#endif
+    return 0;
+}
+
+/* Gives the file its pages, and no other length: somebody may have shortened it.  Without signals, of which each would
+ * have it begin again. */
+static int allocate(int fd, uint64_t from, uint64_t size)
+{
+    sigset_t all, before;
+    int r;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    do
+        r = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)from, (off_t)size) < 0 ? -errno : 0;
+    while (r == -EINTR);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return r;
+}
+
+static int file_reserve(const struct ivc_mapping *mapping, uint64_t from, uint64_t size)
+{
+    int fd = ivc_mapping_fd(mapping);
+    int r = fd < 0 ? -EOPNOTSUPP : allocate(fd, from, size);
+
+    if (r == -EOPNOTSUPP)
+        return populate((char *)mapping->memory + from, size);
+    return r == -ENODEV ? 0 : r;        /* a device: it is there */
+}
+
+/* What is read and written without being asked for: of a file with nothing in it not even that is there. */
+static int reserve_tables(const char *name, const struct ivc_mapping *mapping)
+{
+    uint64_t size = ivc_window_geometry(mapping->size).blocks;
+    int r = file_reserve(mapping, 0, size);
+
+    return r == 0 ? 0
+        : ivc_error_set(r, "region %s: no room for the first %llu bytes of the file: %s; make room there ('df %s')",
+                        name, (unsigned long long)size, strerror(-r), name);
+}
+
 static int file_map(const char *name, struct ivc_mapping *ret_mapping)
 {
     IVC_AUTO_CLOSE int fd = open(name, O_RDWR | O_CLOEXEC);
@@ -154,7 +207,12 @@ static int file_map(const char *name, struct ivc_mapping *ret_mapping)
     if (r < 0)
         return ivc_error_set(r, "region %s: cannot map %llu bytes: %s", name,
                              (unsigned long long)size, strerror(-r));
-    return 0;
+    r = reserve_tables(name, ret_mapping);
+    if (r < 0)
+        ivc_mapping_free(ret_mapping);
+    else
+        ret_mapping->speed = ivc_mapping_measure(ret_mapping->memory, size);
+    return r;
 }
 
 /* A file may be shortened while it is mapped; devices are not taken away. */
@@ -200,6 +258,7 @@ const struct ivc_mechanism ivc_mechanism_file = {
     .name = "file",
     .find = file_find,
     .map = file_map,
+    .reserve = file_reserve,
     .is_there = file_is_there,
     .is_named = file_is_named,
 };

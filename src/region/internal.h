@@ -68,6 +68,7 @@ struct ivc_region {
     /* Taken by sharers and by the guard's reclaiming.  Never held while waiting. */
     pthread_mutex_t lock;
     struct ivc_blocks blocks;
+    ivc_atomic_u64 *reserved;       /* reserve.c: a bit per block; NULL: pages are there in any case */
     struct ivc_sight *sights;       /* one per slot; under `lock` */
 
     /* The guard: the helper thread. */
@@ -81,6 +82,9 @@ struct ivc_region {
 
 /* Blocks of a window for us, in which may be anything: ivc_region_share() without the zeroes. */
 int ivc_region_take(struct ivc_region *region, uint64_t size, struct ivc_share *ret_share);
+/* reserve.c: that touching these blocks, which we have taken, cannot fail.  IVC_E_NOSPACE, with a text. */
+int ivc_reserve_open(struct ivc_region *region);
+int ivc_reserve(struct ivc_region *region, uint64_t first, uint64_t count);
 /* Makes zeroes of pages that were taken. */
 void ivc_region_clear(void *memory, uint64_t size);
 

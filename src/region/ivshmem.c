@@ -106,6 +106,7 @@ static int ivshmem_map(const char *name, struct ivc_mapping *ret_mapping)
                              "backend at least %d (256 KiB for each process)", name,
                              (unsigned long long)ret_mapping->size, IVC_LAYOUT_SIZE_MIN);
     }
+    ret_mapping->speed = ivc_mapping_measure(ret_mapping->memory, ret_mapping->size);
     return 0;
 }
 

@@ -113,7 +113,6 @@ int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping)
     if (mapping.fd < 0)
         mapping.fd = 0;     /* it is a help only */
     mapping.fault = ivc_fault_cover(mapping.memory, size);
-    mapping.speed = ivc_mapping_measure(mapping.memory, size);
     *ret_mapping = mapping;
     return 0;
 }

@@ -31,9 +31,13 @@ struct ivc_mechanism {
                                  const char *name, const char *reason),
                  void *arg);
 
-    /* Maps the candidate read-write and measures it.  IVC_E_NOREGION (what it needs is not here) or negative
+    /* Maps the candidate read-write, sees to it that the window's tables are there, and measures it.  IVC_E_NOREGION (what it needs is not here) or negative
      * errno, with a text. */
     int (*map)(const char *name, struct ivc_mapping *ret_mapping);
+
+    /* Makes sure that a part is there, so that touching it cannot fail.  Negative errno, without a text: there is no
+     * room for it.  NULL: all of it is there from the beginning, or only the host can see to it. */
+    int (*reserve)(const struct ivc_mapping *mapping, uint64_t from, uint64_t size);
 
     /* Whether what was mapped is still there, as far as can be told without touching it. */
     bool (*is_there)(const char *name, const struct ivc_mapping *mapping);
@@ -46,7 +50,7 @@ extern const struct ivc_mechanism ivc_mechanism_ivshmem;
 extern const struct ivc_mechanism ivc_mechanism_xen;
 extern const struct ivc_mechanism *const ivc_mechanisms[];     /* NULL at the end */
 
-/* Maps what `fd` stands for, measures it and keeps a descriptor of it.  Negative errno, no text. */
+/* Maps what `fd` stands for and keeps a descriptor of it.  Negative errno, no text. */
 int ivc_mapping_make(int fd, uint64_t size, struct ivc_mapping *ret_mapping);
 /* The descriptor of what is mapped, if it still is that; -1. */
 int ivc_mapping_fd(const struct ivc_mapping *mapping);
@@ -56,7 +60,7 @@ void *ivc_mapping_again(const struct ivc_mapping *mapping, uint64_t from, uint64
 void ivc_mapping_forget_fd(struct ivc_mapping *mapping);
 void ivc_mapping_free(struct ivc_mapping *mapping);
 
-/* Measures how loads from the mapping behave.  Reads only. */
+/* Measures how loads from the mapping behave.  Reads only, from the first page. */
 struct ivc_mapping_speed ivc_mapping_measure(const void *memory, uint64_t size);
 
 /* What was found, for ivc_region_open() and for ivc_info. */

@@ -32,6 +32,8 @@ static int tables_init(struct ivc_region *region)
         return ivc_error_set(-ENOMEM, "region %s: out of memory for its tables", region->name);
     region->blocks.owners = (ivc_atomic_u32 *)(window(region) + region->geometry.owners);
     region->blocks.n = region->geometry.n_blocks;
+    if (ivc_reserve_open(region) < 0)
+        return -ENOMEM;
     region->lease_ms = ivc_load_relaxed(&header->lease_ms);
     ivc_member_describe_self(&region->identity);
     for (unsigned i = 0; i < 2; i++)
@@ -77,6 +79,7 @@ void ivc_region_free(struct ivc_region *region)
     free(region->sights);
     free(region->watched);
     free(region->kernels);
+    free(region->reserved);
     free(region);
 }
 
@@ -188,26 +191,64 @@ void ivc_region_alarm_clear(struct ivc_region *region)
     ivc_store_relaxed(&region->alarm, 0);
 }
 
-int ivc_region_take(struct ivc_region *region, uint64_t size, struct ivc_share *ret_share)
+static uint32_t own_owner(const struct ivc_region *region)
+{
+    return ivc_layout_owner(region->self.slot, region->self.generation);
+}
+
+static void give(struct ivc_region *region, uint64_t first, uint64_t count)
+{
+    pthread_mutex_lock(&region->lock);
+    ivc_blocks_give(&region->blocks, own_owner(region), first, count);
+    pthread_mutex_unlock(&region->lock);
+}
+
+/* Blocks, and the pages to them: the latter without the lock, as it may take a while. */
+static int take(struct ivc_region *region, uint64_t size, struct ivc_share *ret_share)
 {
     uint64_t count = (size + IVC_LAYOUT_PAGE - 1) / IVC_LAYOUT_PAGE;
     uint64_t first;
     int r;
 
     pthread_mutex_lock(&region->lock);
-    r = ivc_blocks_take(&region->blocks,
-                        ivc_layout_owner(region->self.slot, region->self.generation), count, &first);
+    r = ivc_blocks_take(&region->blocks, own_owner(region), count, &first);
     pthread_mutex_unlock(&region->lock);
     if (r < 0)
         return ivc_error_set(IVC_E_NOSPACE, "region %s: full, no %llu bytes left; use a larger region "
                              "(256 KiB for each process and more for large messages)",
                              region->name, (unsigned long long)size);
+    r = ivc_reserve(region, first, count);
+    if (r != 0) {
+        give(region, first, count);
+        return r;
+    }
     *ret_share = (struct ivc_share){
         .handle = region->geometry.blocks + first * IVC_LAYOUT_PAGE,
         .size = count * IVC_LAYOUT_PAGE,
     };
     ret_share->memory = window(region) + ret_share->handle;
     return 0;
+}
+
+/* What is free there was somebody's before, and its pages are there.  False: that is where we have looked. */
+static bool look_from_the_start(struct ivc_region *region)
+{
+    bool is_elsewhere;
+
+    pthread_mutex_lock(&region->lock);
+    is_elsewhere = region->reserved && region->blocks.hint > 0;
+    region->blocks.hint = 0;
+    pthread_mutex_unlock(&region->lock);
+    return is_elsewhere;
+}
+
+int ivc_region_take(struct ivc_region *region, uint64_t size, struct ivc_share *ret_share)
+{
+    int r = take(region, size, ret_share);
+
+    if (r == IVC_E_NOSPACE && look_from_the_start(region))
+        r = take(region, size, ret_share);
+    return r;
 }
 
 void ivc_region_clear(void *memory, uint64_t size)
@@ -243,12 +284,7 @@ void ivc_region_unshare(struct ivc_region *region, const struct ivc_share *share
         ivc_grants_unshare(region, share);
         return;
     }
-    pthread_mutex_lock(&region->lock);
-    ivc_blocks_give(&region->blocks,
-                    ivc_layout_owner(region->self.slot, region->self.generation),
-                    (share->handle - region->geometry.blocks) / IVC_LAYOUT_PAGE,
-                    share->size / IVC_LAYOUT_PAGE);
-    pthread_mutex_unlock(&region->lock);
+    give(region, (share->handle - region->geometry.blocks) / IVC_LAYOUT_PAGE, share->size / IVC_LAYOUT_PAGE);
 }
 
 /* We read it and its owner stores into it, in turns: which is slower by half where our page is mapped for reading only
