@@ -9,7 +9,8 @@
  *
  * Invariants.  What a program has not given back stays mapped until the process ends.  A process that
  * still has memory at its end does not leave: others find it dead.  A quarter of the region stays
- * free, so that messages have room.
+ * free, so that messages have room.  If the region's memory is taken away the process ends: it would
+ * compute with zeroes, and nobody else knows what it has kept there.
  */
 #include "internal.h"
 
@@ -101,8 +102,10 @@ static enum room look_for_room(size_t size)
 
     ivc_endpoint_enter(memory.endpoint);
     region = ivc_endpoint_region(memory.endpoint);
-    if (region)
+    if (region && ivc_region_end_if_lent_lost(region) == 0)
         room = find_room(region, size);
+    else if (region)
+        snprintf(memory.reason, sizeof memory.reason, "%s", ivc_error_text());
     else
         snprintf(memory.reason, sizeof memory.reason, "this guest is between two hosts");
     ivc_endpoint_leave(memory.endpoint);

@@ -11,7 +11,10 @@
 #include "base/util.h"
 
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
     RANGES = 256,       /* mappings of windows in one process; more are not covered */
@@ -27,15 +30,28 @@ static struct ivc_fault_range {
     uint64_t size;
     ivc_atomic_u64 replaced_ms;
     _Atomic(ivc_atomic_u32 *) alarm;
+    _Atomic(const char *) line;     /* the process's last; NULL: it goes on */
 } ranges[RANGES];
 
 static ivc_atomic_u32 high;     /* no range from here on was ever used */
+
+void ivc_fault_end(const char *line)
+{
+    ssize_t written = write(STDERR_FILENO, line, strlen(line));
+
+    (void)written;
+    abort();
+}
 
 /* Runs as a signal handler, too: one system call, no lock. */
 static bool replace(struct ivc_fault_range *range)
 {
     ivc_atomic_u32 *alarm = ivc_load_relaxed(&range->alarm);
+    /* Acquire: pairs with the release in ivc_fault_end_with(); the line's text is visible. */
+    const char *line = ivc_load_acquire(&range->line);
 
+    if (line)
+        ivc_fault_end(line);
     if (mmap(range->memory, range->size, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
         return false;
@@ -110,6 +126,7 @@ struct ivc_fault_range *ivc_fault_cover(void *memory, uint64_t size)
         range->memory = memory;
         range->size = ivc_align_up(size, 4096);
         ivc_store_relaxed(&range->alarm, NULL);
+        ivc_store_relaxed(&range->line, NULL);
         for (uint32_t n = ivc_load_relaxed(&high); n <= i && !ivc_cas(&high, n, i + 1);)
             n = ivc_load_relaxed(&high);
         /* Release: pairs with the acquire in on_fault(). */
@@ -134,6 +151,13 @@ void ivc_fault_tell(struct ivc_fault_range *range, ivc_atomic_u32 *alarm)
 {
     if (range)
         ivc_store_relaxed(&range->alarm, alarm);
+}
+
+void ivc_fault_end_with(struct ivc_fault_range *range, const char *line)
+{
+    /* Release: pairs with the acquire in replace(). */
+    if (range)
+        ivc_store_release(&range->line, line);
 }
 
 void ivc_fault_replace(struct ivc_fault_range *range)

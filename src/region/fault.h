@@ -19,7 +19,12 @@ void ivc_fault_uncover(struct ivc_fault_range *range);
 
 /* A word to be set to 1 when that happens; NULL: none. */
 void ivc_fault_tell(struct ivc_fault_range *range, ivc_atomic_u32 *alarm);
-/* The same without a fault, by whoever finds out that the memory is gone. */
+/* The process ends instead, after this line: what others than we keep there is not to become zeroes.  It stays the
+ * caller's; NULL: not any more. */
+void ivc_fault_end_with(struct ivc_fault_range *range, const char *line);
+/* That, now. */
+void ivc_fault_end(const char *line);
+/* A replacement without a fault, by whoever finds out that the memory is gone. */
 void ivc_fault_replace(struct ivc_fault_range *range);
 bool ivc_fault_has_been(const struct ivc_fault_range *range);
 

@@ -60,6 +60,7 @@ struct ivc_region {
     struct ivc_links links;
     ivc_atomic_u32 spread;          /* where the guard's rounds begin: members differ */
     struct ivc_lent lent;
+    char *last_words;               /* for when what was lent is lost; NULL: the process goes on */
     struct ivc_region *next_lender;     /* lenders.c */
     uint64_t last_beat_ms;          /* the guard's */
     uint64_t uuid[2], epoch;        /* as they were when we opened: others are another region */

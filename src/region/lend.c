@@ -91,6 +91,7 @@ int ivc_region_lend_now(struct ivc_region *region, uint64_t size, void **ret_mem
             (lent->n - place) * sizeof *lent->pieces);
     lent->pieces[place] = piece;
     lent->n++;
+    ivc_fault_end_with(region->mapping.fault, region->last_words);
     *ret_memory = piece.memory;
     return 0;
 }
@@ -122,7 +123,22 @@ int ivc_region_take_back(struct ivc_region *region, const void *memory)
     lent->n--;
     memmove(lent->pieces + place, lent->pieces + place + 1,
             (lent->n - place) * sizeof *lent->pieces);
+    if (lent->n == 0)
+        ivc_fault_end_with(region->mapping.fault, NULL);
     ivc_region_unshare(region, &piece);
+    return 0;
+}
+
+int ivc_region_end_if_lent_lost(struct ivc_region *region)
+{
+    if (!region->last_words
+        && asprintf(&region->last_words, "ivc: region %s: its memory was taken away under this process (a device pulled, a "
+                    "file shortened, a process that stood still), and with it blocks of malloc() or MPI_Alloc_mem(): the "
+                    "process ends; keep the memory there while jobs run, or run without libivc-heap.so and "
+                    "libivc-mpi-alloc.so\n", region->name) < 0) {
+        region->last_words = NULL;
+        return ivc_error_set(-ENOMEM, "region %s: out of memory", region->name);
+    }
     return 0;
 }
 
@@ -132,6 +148,8 @@ void ivc_lend_lost(const struct ivc_region *region)
 {
     uint64_t bytes = 0;
 
+    if (region->last_words && region->lent.n > 0)
+        ivc_fault_end(region->last_words);
     for (size_t i = 0; i < region->lent.n; i++)
         bytes += region->lent.pieces[i].size;
     /* Relaxed: a number, on whose strength nothing is read. */

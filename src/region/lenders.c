@@ -6,7 +6,8 @@
  * a copy of this code and a list of its own.  Both export their list as the function `ivc_find_lent_1`,
  * which asks the next one for what it does not know.
  *
- * Invariant: a region is in the list only while what lies at its place is the window.
+ * Invariant: a region is in the list only while what lies at its place is the window, or was taken away a moment ago
+ * (fault.h): then it is private memory, and others would read something else.
  */
 #include "region/internal.h"
 
@@ -62,7 +63,8 @@ static bool find_own(uintptr_t start, uint64_t size, struct ivc_lent_place *ret_
     for (const struct ivc_region *region = lenders.first; region; region = region->next_lender) {
         uint64_t offset = start - (uintptr_t)region->mapping.memory;
 
-        if (offset >= region->mapping.size || size > region->mapping.size - offset)
+        if (offset >= region->mapping.size || size > region->mapping.size - offset
+            || ivc_fault_has_been(region->mapping.fault))
             continue;
         *ret_place = (struct ivc_lent_place){
             .uuid = { region->uuid[0], region->uuid[1] }, .epoch = region->epoch, .offset = offset,

@@ -76,6 +76,7 @@ void ivc_region_free(struct ivc_region *region)
     ivc_retire_end(region);
     ivc_mapping_free(&region->mapping);
     free(region->lent.pieces);
+    free(region->last_words);
     free(region->sights);
     free(region->watched);
     free(region->kernels);

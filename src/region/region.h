@@ -258,6 +258,9 @@ bool ivc_region_find_lent(const void *memory, uint64_t size, void *scope,
 /* The same, as a handle of this region. */
 bool ivc_region_locate_lent(const struct ivc_region *region, const void *memory, uint64_t size,
                             uint64_t *ret_handle);
+/* From the next piece on the process ends, with a line, when the memory goes while any is lent: for who lends to a
+ * program that nobody would tell.  -ENOMEM. */
+int ivc_region_end_if_lent_lost(struct ivc_region *region);
 /* Pieces that were lent and not taken back. */
 size_t ivc_region_lent_pieces(const struct ivc_region *region);
 /* Bytes that were lent to this process, by whatever region, and went with memory that was taken away: what

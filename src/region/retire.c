@@ -285,6 +285,7 @@ int ivc_region_retire(struct ivc_region *region, const struct iovec *held, unsig
         return 0;
     if (ivc_region_look_if_lost(region)) {
         ivc_guard_stop(region);
+        ivc_lenders_remove(region);
         if (region->grants && region->joined)
             ivc_grants_leave(region, IVC_PAIR_MOVED);
         region->lost = true;

@@ -9,6 +9,7 @@
 #include "base/util.h"
 #include "region/internal.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 
@@ -34,10 +35,12 @@ static int exchange(void *arg)
     uint64_t size = 64 * PAGE, total = 0;
     struct ivc_share share;
     const void *peer = (char *)region->mapping.memory + region->geometry.blocks;
+    struct ivc_lent_place place;
     void *lent, *more;
 
     CHECK_EQ(ivc_region_share(region, IVC_SLOT_ANY, size, &share), 0);
     CHECK_EQ(ivc_region_lend(region, PAGE, &lent), 0);
+    CHECK(ivc_region_find_lent(lent, PAGE, RTLD_DEFAULT, &place));
     atomic_fetch_add(ready, 1);
     while (!ivc_region_is_lost(region))
         for (uint64_t i = 0; i < size; i += 64) {
@@ -46,6 +49,8 @@ static int exchange(void *arg)
         }
     while (!ivc_region_alarm(region))       /* the helper thread's, when it was the first to fault */
         ivc_sleep_ms(1);
+    /* It is private: others would read what lies in the file. */
+    CHECK(!ivc_region_find_lent(lent, PAGE, RTLD_DEFAULT, &place));
     CHECK_EQ(ivc_region_lend(region, 1, &more), IVC_E_NOREGION);
     CHECK_TEXT(ivc_error_text(), "taken away");
     memset(lent, 1, PAGE);          /* goes on being memory */
@@ -79,6 +84,39 @@ static void test_truncated(void)
         CHECK(ivc_region_look_if_lost(region));
         ivc_region_free(region);
     }
+}
+
+static int keep(void *arg)
+{
+    struct ivc_region *region = join(arg, 1);
+    void *lent;
+
+    CHECK_EQ(ivc_region_end_if_lent_lost(region), 0);
+    CHECK_EQ(ivc_region_lend(region, PAGE, &lent), 0);
+    CHECK_EQ(dup2(open("/dev/null", O_WRONLY), STDERR_FILENO), STDERR_FILENO);      /* the line */
+    ivc_guard_stop(region);
+    CHECK_EQ(truncate(arg, 0), 0);
+    memset(lent, 1, PAGE);
+    exit(1);
+}
+
+/* Whose memory it is has said that he cannot go on without. */
+static void test_ends(void)
+{
+    const char *path = check_file(0, SIZE);
+    struct ivc_region *region = join(path, 2);
+    void *lent;
+    int status;
+    pid_t pid;
+
+    CHECK_EQ(ivc_region_end_if_lent_lost(region), 0);
+    CHECK_EQ(ivc_region_lend(region, PAGE, &lent), 0);
+    CHECK_EQ(ivc_region_take_back(region, lent), 0);        /* nothing of it is left: we go on */
+    pid = check_fork(keep, (void *)path);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_THAT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "%d", status);
+    CHECK(ivc_region_look_if_lost(region));
+    ivc_region_free(region);
 }
 
 /* A member that touches nothing learns of it from its helper thread. */
@@ -306,6 +344,7 @@ static void test_fork(void)
 
 static const struct check_case cases[] = {
     { "truncated while two exchange", test_truncated, 0 },
+    { "truncated under what a process cannot do without", test_ends, 0 },
     { "truncated while one is idle", test_idle, 0 },
     { "overwritten", test_overwritten, 0 },
     { "unlinked", test_unlinked, 0 },

@@ -238,6 +238,39 @@ def _heap(run: Run, where: Path) -> None:
     run.check("malloc() with a wrong IVC_HEAP_LEAST: as without, with a line", good, done.stdout)
 
 
+@contextmanager
+def _small_file_system() -> Iterator[Path]:
+    """A tmpfs with room for a region of 64 MiB and a little more."""
+    with tempfile.TemporaryDirectory(prefix="ivc-test-full-") as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "none", folder], check=True)
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def _full(run: Run) -> None:
+    """A region whose file system fills up, and one that is shortened, under blocks of malloc() and messages."""
+    if os.geteuid() != 0:
+        run.skipped("a file system that fills up", "a tmpfs of our own needs root")
+        return
+    ways = {"malloc() in the region": ["-x", f"LD_PRELOAD={paths.heap()}"], "malloc() elsewhere": []}
+    for label, preload in ways.items():
+        with _small_file_system() as folder:
+            where = folder / "region"
+            where.touch()
+            os.truncate(where, 64 << 20)
+            words = [*preload, program("full"), str(folder / "filler")]
+            done = _mpirun(run, 2, words, environment(str(where)))
+            run.check(f"a file system that fills up, {label}", done.returncode == 0, done.stdout)
+    with region(64 << 20) as where:
+        words = [*ways["malloc() in the region"], program("full"), str(where), "shorten"]
+        done = _mpirun(run, 2, words, environment(str(where)))
+    ended = done.returncode != 0 and "its memory was taken away under this process" in done.stdout
+    good = ended and "other bytes" not in done.stdout
+    run.check("a region that is shortened under malloc() ends the job, with a line", good, done.stdout)
+
+
 def _exchange(
     run: Run, where: Path, ranks: int, size: int, rounds: int, **more: str
 ) -> subprocess.CompletedProcess[str]:
@@ -381,6 +414,7 @@ def host(run: Run) -> None:
         _two_jobs(run, where)
         _killed_rank(run, where)
     _without_region(run)
+    _full(run)
     with region(2 << 20) as where:
         words = [program("integrity"), "--iterations", "1", "--max-size", "200000"]
         done = _mpirun(run, 6, words, environment(str(where)))
