@@ -8,6 +8,7 @@ import grp
 import json
 import mmap
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,9 +118,23 @@ def _describe(window: Window) -> dict[str, object]:
     return fields
 
 
+def _missing(window: Window) -> int:
+    """Bytes of a file that are not there yet: a guest that has it as a device cannot ask for them."""
+    if window.path.startswith(("pci:", "/sys/")):
+        return 0
+    info = os.stat(window.path)
+    return max(0, window.size - info.st_blocks * 512) if stat.S_ISREG(info.st_mode) else 0
+
+
 def _print(window: Window) -> None:
     print(f"region {window.path}")
     print(f"    size:     {window.size / 2**20:g} MiB, room for {window.geometry.capacity} members")
+    missing = _missing(window)
+    if missing:
+        print(
+            f"    sparse:   {missing / 2**20:g} MiB come when they are first used, if there is room then;"
+            f" now: fallocate -l {window.size} {window.path}"
+        )
     if window.state != "ready":
         print(f"    state:    {_words(window)}")
         return

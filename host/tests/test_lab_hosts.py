@@ -39,6 +39,14 @@ REGION_SIZE = 4 << 20
 RESOURCE = f"/sys/bus/pci/devices/0000:00:{SLOT_REGION:02x}.0/resource2"
 
 
+def test_all_of_a_region_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "region"
+    labs._make_region(path, 4 << 20)
+    info = path.stat()
+    assert info.st_size == 4 << 20
+    assert info.st_blocks * 512 >= 4 << 20  # a guest cannot ask for the pages of a device
+
+
 def test_regions_larger_than_the_memory_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labs.os, "geteuid", lambda: 0)
     with pytest.raises(LabError, match="more than /dev/shm has left.*--region-size"):

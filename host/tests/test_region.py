@@ -67,6 +67,16 @@ def test_created_file_has_size_and_mode(tmp_path: Path) -> None:
     assert window.read(str(path)).state == "unformatted"
 
 
+def test_show_tells_what_is_not_there_yet(tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    path.touch()
+    os.truncate(path, 4 << 20)
+    assert f"fallocate -l {4 << 20} {path}" in run("show", str(path)).stdout
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 4 << 20)
+    assert "sparse" not in run("show", str(path)).stdout
+
+
 def test_create_refuses(region: str, tmp_path: Path) -> None:
     fails(["create", region], "exists already")
     fails(["create", str(tmp_path / "a"), "--size", "1000"], "at least 1 MiB", code=2)
