@@ -11,12 +11,12 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import source_package
 from ..errors import IvcError, MissingError, UsageError
 from ..lab.hypervisor import cache_dir
 
@@ -99,7 +99,7 @@ def _make(tell: Tell) -> Fabtests:
         for package, inside in _PACKAGES.items():
             tell(f"fetching the source package {package}")
             try:
-                source = _unpack(_download(work, package), work, inside)
+                source = source_package.get(package, inside, work)
             except IvcError as error:
                 refusals.append(f"{package}: {error.message}")
                 continue
@@ -108,92 +108,6 @@ def _make(tell: Tell) -> Fabtests:
         f"no source of fabtests could be had ({'; '.join(refusals)})",
         hint="build it by hand and name its folder of programs by IVC_FABTESTS",
     )
-
-
-def _run(argv: Sequence[str], where: Path, what: str, timeout: float = 900) -> str:
-    try:
-        done = subprocess.run(
-            argv,
-            cwd=where,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        raise IvcError(f"{what} has not ended after {timeout:.0f} s") from None
-    if done.returncode != 0:
-        last = [line for line in done.stdout.splitlines() if line.strip()][-8:]
-        errors = [line for line in last if line.startswith("E:")] or last[-1:]
-        raise IvcError(f"{what} failed: {' '.join(errors)}", detail="\n".join(last))
-    return done.stdout
-
-
-def _source_line(package: str) -> str:
-    """A deb-src line beside the deb line that this machine gets the package's binary from."""
-    binary = "libfabric1" if package == "libfabric" else package
-    said = _run(["apt-cache", "madison", binary], Path("/"), f"apt-cache madison {binary}")
-    found = re.search(r"\|\s*(\S+)\s*\|\s*(\S+)\s+(\S+?)/(\S+)\s+\S+ Packages", said)
-    if not found:
-        raise MissingError("apt knows no such package", hint="run: apt-get update")
-    return f"deb-src{_signed_by()} {found[2]} {found[3]} {found[4]}\n"
-
-
-def _signed_by() -> str:
-    for name in ("debian", "ubuntu"):
-        keys = Path(f"/usr/share/keyrings/{name}-archive-keyring.gpg")
-        if keys.exists():
-            return f" [signed-by={keys}]"
-    return ""
-
-
-def _download(work: Path, package: str) -> Path:
-    """The package's original tarball, by an apt of its own: the system's lists stay as they are."""
-    own = work / "apt"
-    for name in ("lists/partial", "cache"):
-        (own / name).mkdir(parents=True, exist_ok=True)
-    (own / "sources.list").write_text(_source_line(package))
-    options = {
-        "Dir::Etc::sourcelist": own / "sources.list",
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::State::lists": own / "lists",
-        "Dir::Cache": own / "cache",
-        "APT::Sandbox::User": "root",
-    }
-    apt = [
-        "apt-get",
-        "-q",
-        *(w for key, value in options.items() for w in ("-o", f"{key}={value}")),
-    ]
-    _run([*apt, "update"], work, "apt-get update for source packages", 300)
-    into = work / package
-    into.mkdir()
-    _run([*apt, "source", "--download-only", package], into, f"apt-get source {package}", 600)
-    found = sorted(into.glob("*.orig.tar.*z*"))
-    if not found:
-        raise MissingError(f"apt-get source {package} brought no tarball")
-    return found[0]
-
-
-def _unpack(tarball: Path, work: Path, inside: str) -> Path:
-    """The folder of fabtests, alone; plain files only, so nothing can point elsewhere."""
-    into = work / "source"
-    with tarfile.open(tarball) as tar:
-        for member in tar:
-            rest = member.name.partition("/")[2]
-            if not member.isfile() or not rest.startswith(f"{inside}/") or ".." in rest:
-                continue
-            path = into / rest
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = tar.extractfile(member)
-            assert file is not None
-            path.write_bytes(file.read())
-            path.chmod(0o755 if member.mode & 0o100 else 0o644)
-    if not (into / inside / "configure.ac").is_file():
-        raise MissingError(f"{tarball.name} holds no {inside}")
-    return into / inside
 
 
 def _version(source: Path) -> str:
@@ -210,10 +124,10 @@ def _build(source: Path, work: Path, origin: str, tell: Tell) -> Fabtests:
     tell(f"building fabtests {version} in {final} (once)")
     ready = work / "ready"
     if not (source / "configure").exists():
-        _run(["autoreconf", "-if"], source, "fabtests: autoreconf")
-    _run(["./configure", f"--prefix={ready}"], source, "fabtests: configure")
-    _run(["nice", "make", "-j2"], source, "fabtests: make")
-    _run(["make", "install"], source, "fabtests: make install")
+        source_package.run(["autoreconf", "-if"], source, "fabtests: autoreconf")
+    source_package.run(["./configure", f"--prefix={ready}"], source, "fabtests: configure")
+    source_package.run(["nice", "make", "-j2"], source, "fabtests: make")
+    source_package.run(["make", "install"], source, "fabtests: make install")
     (ready / "origin").write_text(f"{version} {origin}\n")
     shutil.rmtree(final, ignore_errors=True)
     ready.rename(final)
