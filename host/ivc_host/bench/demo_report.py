@@ -11,7 +11,7 @@ from rich.table import Table
 from . import machine
 from .compare import ratio
 from .summary import Row, rows
-from .words import rate_text, ratio_text, size_text, time_text
+from .words import paired_text, quotient_text, rate_text, size_text, time_text
 
 if TYPE_CHECKING:
     from ..demo import Demo
@@ -66,15 +66,17 @@ def _sweep(demo: Demo, test: str, title: str) -> Table:
 def _times(
     demo: Demo, found: dict[tuple[str, int], Row], reference: str, test: str, size: int
 ) -> str:
-    """How many times as fast ivc is; `~` where no round had both sides in one state."""
-    metric = "MB_s" if test == "bandwidth" else "typical_us"
+    """How many times as fast ivc is, by the row's own figures, then round by round where that differs;
+    `~` where no round had both sides in one state."""
+    more_is_better = test == "bandwidth"
+    ours, theirs = (_text(found[way, size]) for way in ("ivc", reference))
+    times = quotient_text(ours, theirs) if more_is_better else quotient_text(theirs, ours)
+    metric = "MB_s" if more_is_better else "typical_us"
     one = ratio(demo.sweep, "ivc", reference, test, size, metric)
-    value = one.median if one else None
-    if value is None:
-        ours, theirs = (found[way, size].figures[metric] for way in ("ivc", reference))
-        value = ours / theirs
-    times = value if metric == "MB_s" else 1 / value
-    return f"{'' if one else '~'}{ratio_text(times)} x"
+    if one is None:
+        return f"~{times} x"
+    paired = paired_text(times, one.median if more_is_better else 1 / one.median)
+    return f"{times} x ({paired} x)" if paired else f"{times} x"
 
 
 def _lammps(demo: Demo) -> Table:
@@ -87,11 +89,11 @@ def _lammps(demo: Demo) -> Table:
     for name in ("", "network", "ivc", "native"):
         table.add_column(name, justify="right" if name else "left")
     results = {way: demo.median_lammps(way) for way in _WAYS}
-    table.add_row("loop time", *(f"{results[way].loop_s:.3f} s" for way in _WAYS))
+    loops = {way: f"{results[way].loop_s:.3f} s" for way in _WAYS}
+    table.add_row("loop time", *loops.values())
     table.add_row("of it Comm", *(f"{results[way].comm_s:.3f} s" for way in _WAYS))
     table.add_row("Comm share", *(f"{results[way].comm_percent:.1f} %" for way in _WAYS))
-    network = results["network"].loop_s
-    table.add_row("times as fast", *(f"{ratio_text(network / results[w].loop_s)}" for w in _WAYS))
+    table.add_row("times as fast", *(quotient_text(loops["network"], loops[w]) for w in _WAYS))
     return table
 
 
@@ -115,7 +117,8 @@ def show(demo: Demo, console: Console, took: float) -> None:
         console.print(_sweep(demo, "alltoall", f"All-to-all of {demo.plan.ranks} ranks"))
     console.print(
         "speed-up: ivc against the network; of native: ivc against two processes of this host; "
-        "more is better. ~: the processors moved apart or together between the two. With ivc large "
+        "more is better. In brackets: the median of the rounds' own ratios, where it is more than 5 % "
+        "away. ~: the processors moved apart or together between the two. With ivc large "
         "blocks of malloc() lie in the shared memory (`ivc env --heap`).",
         highlight=False,
     )

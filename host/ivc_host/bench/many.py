@@ -15,6 +15,7 @@ from ..errors import IvcError
 from . import places, programs
 from .gate import FAILED, PASSED, UNMEASURED
 from .programs import Record
+from .words import quotient_text
 
 #: What a rank's share of the region should be: enough for rings to everybody it talks to.
 _REGION_PER_RANK = 2 << 20
@@ -129,9 +130,10 @@ def line(verdict: BoundVerdict) -> str:
             f"{bound.most_bytes >> 10} KiB: {verdict.outcome}"
         )
     assert verdict.few is not None
+    many, few = (f"{us * 1000:.1f} ns" for us in (verdict.many, verdict.few))
     return (
-        f"{bound.text}, {RANKS} ranks: {verdict.many * 1000:.1f} ns, 2 ranks: "
-        f"{verdict.few * 1000:.1f} ns, {verdict.many / verdict.few:.2f} times, bound <= "
+        f"{bound.text}, {RANKS} ranks: {many}, 2 ranks: "
+        f"{few}, {quotient_text(many, few)} times, bound <= "
         f"{bound.most_times:.2f}: {verdict.outcome}"
     )
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 
 from . import apps, gate, wake, xen
-from .compare import Sample, ratio
+from .compare import Ratio, Sample, ratio
 from .gate import Verdict
 from .programs import Record
 from .summary import Row, rows
-from .words import rate_text, ratio_text, size_text, time_text
+from .words import paired_text, quotient_text, rate_text, ratio_text, size_text, time_text
 
 TITLES = {
     "latency": "Latency, one way (p99 in brackets)",
@@ -34,14 +34,15 @@ def figure_text(row: Row) -> str:
         typical = time_text(row.figures["typical_us"])
         return f"{typical}\n[{time_text(row.figures['p99_us'])}]"
     if row.test in ("rate", "incast") and row.bytes < 1024:
-        return f"{row.figures['messages_s'] / 1e6:.2f} M/s"
+        return f"{row.figures['messages_s'] / 1e6:.3g} M/s"
     if not row.bytes:
-        return f"{row.figures['messages_s'] / 1e6:.2f} M/s"
+        return f"{row.figures['messages_s'] / 1e6:.3g} M/s"
     return rate_text(row.figures["MB_s"])
 
 
 def table(test: str, samples: Sequence[Sample], sides: Sequence[str], reference: str) -> Table:
-    """One test: a row per size, a column per side, and each side's ratio to the reference."""
+    """One test: a row per size, a column per side, and each side's ratio to the reference: by the
+    figures in the row, then the rounds' own."""
     found = {(row.side, row.bytes): row for row in rows(samples) if row.test == test}
     present = [side for side in sides if any(key[0] == side for key in found)]
     out = Table(title=TITLES.get(test, test))
@@ -56,10 +57,19 @@ def table(test: str, samples: Sequence[Sample], sides: Sequence[str], reference:
     for size in sorted({key[1] for key in found}):
         cells = [figure_text(found[s, size]) if (s, size) in found else "-" for s in present]
         for side in others:
+            both = [found.get((s, size)) for s in (side, reference)]
             one = ratio(samples, side, reference, test, size, metric)
-            cells.append(f"{ratio_text(one.median)}\n({one.spread()})" if one else "-")
+            cells.append(_ratio_cell(*map(figure_text, both), one) if all(both) and one else "-")
         out.add_row(size_text(size), *cells)
     return out
+
+
+def _ratio_cell(ours: str, reference: str, one: Ratio) -> str:
+    """The quotient of two figures of the row; in brackets the rounds' ratios, with their median where it
+    is another."""
+    quotient = quotient_text(*(text.splitlines()[0] for text in (ours, reference)))
+    paired = paired_text(quotient, one.median)
+    return f"{quotient}\n({f'{paired}: ' if paired else ''}{one.spread()})"
 
 
 def many_table(records: Sequence[Record]) -> Table:
@@ -80,24 +90,24 @@ def many_table(records: Sequence[Record]) -> Table:
 
 
 def apps_table(results: apps.Results) -> Table:
-    """A row for each program: its time on this host, the ratio of each other side to it, round by round,
-    and what share of the time the ranks were in MPI."""
+    """A row for each program: its time on each side, its ratio to that on this host, and what share of the
+    time the ranks were in MPI."""
     out = Table(title="Applications (in brackets: share of the time in MPI)")
     out.add_column("program")
     for side in results.sides:
         out.add_column(apps.LABELS[side], justify="right")
     for part in results.parts():
         cells = []
-        for side in results.sides:
-            seconds = results.values(side, part, "seconds")
+        medians = {
+            side: time_text(statistics.median(results.values(side, part, "seconds")) * 1e6)
+            for side in results.sides
+        }
+        for side, text in medians.items():
             share = statistics.median(results.values(side, part, "share"))
             found = results.ratio(side, part)
-            if side == apps.NATIVE:
-                text = time_text(statistics.median(seconds) * 1e6)
-            elif found is None:
-                text = "no comparable round"
-            else:
-                text = f"{ratio_text(found.median)} ({found.spread()})"
+            if side != apps.NATIVE:
+                cell = _ratio_cell(text, medians[apps.NATIVE], found) if found else "no comparable round"
+                text += "\n" + cell.replace("\n", " ")
             cells.append(f"{text} [{share:.0%}]".replace("[", "\\["))
         out.add_row(part, *cells)
     return out
@@ -176,16 +186,18 @@ _FIGURES: dict[str, Callable[[float], str]] = {"MB_s": rate_text, "seconds": lam
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """target | ours | reference | ratio | bound | outcome, in one line."""
+    """target | ours | reference | their ratio | the rounds' ratios | bound | outcome, in one line. The bound
+    is held against the median of the rounds' ratios."""
     target, found = verdict.target, verdict.ratio
     if found is None:
         return f"{target.text}: not measured: {verdict.reason}"
     text = _FIGURES.get(target.metric, time_text)
     note = f", {found.dropped} dropped" if found.dropped else ""
     far = f", processors {found.state}" if found.state != "near" else ""
+    ours, reference = text(found.ours), text(found.reference)
     return (
-        f"{target.text}: {text(found.ours)}, reference {text(found.reference)}, "
-        f"ratio {ratio_text(found.median)} ({found.spread()}, {found.rounds} rounds{note}{far}), "
+        f"{target.text}: {ours}, reference {reference}, ratio {quotient_text(ours, reference)}, "
+        f"by rounds {ratio_text(found.median)} ({found.spread()}, {found.rounds} rounds{note}{far}), "
         f"bound {target.bound_text()}: {verdict.outcome}"
     )
 
