@@ -26,9 +26,11 @@ def _plan(quick: bool = False) -> plan.Plan:
 
 def test_the_full_matrix_has_every_mpi_in_every_place() -> None:
     cells = {task.key for task in _plan().tasks if task.way == mpis.IVC}
-    guests = [place.key for place in places.PLACES if not place.own]
+    guests = [place.key for place in places.PLACES if not place.here]
     assert guests == ["one", "two", "mix"]
-    assert cells == {(m.key, place, "ivc") for m in mpis.MPIS for place in guests}
+    here = {(m.key, "here", "ivc") for m in mpis.MPIS if m.mpich_suite}
+    assert {mpi for mpi, *_ in here} == {"mpich-4.0", "openmpi-4.1-plugin", "openmpi-5.0"}
+    assert cells == here | {(m.key, place, "ivc") for m in mpis.MPIS for place in guests}
 
 
 def test_there_is_one_run_without_us_for_each() -> None:
@@ -36,14 +38,17 @@ def test_there_is_one_run_without_us_for_each() -> None:
     assert len({task.name for task in own}) == 8
     assert {task.place.key for task in own} == {"here"}
     jobs = [(t.program, t.ranks) for t in own if t.name == "openmpi-4.1"]
-    assert jobs == [("suite", 2), ("suite", 4)]
-    chosen = mpis.named([])
-    assert plan.make(chosen, places.named(["here"]), checks.PROGRAMS, own=False).tasks == []
-    assert plan.make(chosen, places.named(["here"]), checks.PROGRAMS, quick=True).tasks == []
+    assert jobs == [("suite", 2), ("suite", 4), ("mpich-suite", results.EACH)]
+    through_us = plan.make(mpis.named([]), places.named(["here"]), checks.PROGRAMS, own=False)
+    assert {task.way for task in through_us.tasks} == {mpis.IVC}
 
 
 def test_quick_is_one_version_of_each_and_every_place() -> None:
     tasks = _plan(quick=True).tasks
+    ours = [t for t in tasks if t.program == "mpich-suite"]
+    assert [t.mpi.key for t in ours] == ["mpich-4.0"]
+    assert {(t.place.key, t.way) for t in ours} == {("here", mpis.IVC)}
+    tasks = [t for t in tasks if t not in ours]
     assert {t.mpi.package for t in tasks} == {m.package for m in mpis.MPIS}
     assert len({t.mpi.requirement for t in tasks}) == 4
     assert {t.place.key for t in tasks} == {"one", "two", "mix"}
@@ -59,7 +64,7 @@ def test_quick_is_one_version_of_each_and_every_place() -> None:
         (["--ranks", "3"], "3 ranks; choose 2 or 4"),
         (["--place", "mix", "--ranks", "2"], "no cell fits"),
         (["--only", "impi", "--place", "here", "--program", "latency", "--no-own"], "no cell fits"),
-        (["--place", "here", "--quick", "--list"], "no cell fits"),
+        (["--only", "impi", "--place", "here", "--quick", "--list"], "no cell fits"),
     ],
 )
 def test_nothing_to_run_is_no_success(words: list[str], said: str) -> None:
@@ -73,10 +78,21 @@ def test_nothing_to_run_is_no_success(words: list[str], said: str) -> None:
 @pytest.mark.parametrize("mpi", mpis.MPIS, ids=lambda mpi: mpi.key)
 def test_without_us_no_ssh_and_nothing_of_ours(mpi: mpis.Mpi) -> None:
     installed = Environment(Path("/mpi"), "1.0")
-    words, env = mpi.command(mpis.OWN, installed, ["host-0", "host-1"], 4)
+    words, env = mpi.command(mpis.OWN, installed, ["host-0", "host-1"], 4, True)
     assert any(word.endswith("matrix/as-host.sh") for word in words)
     assert not any("ivc" in value for key, value in env.items() if key.startswith("FI_"))
     assert not any("vader" in word or "ivc," in word for word in words)
+
+
+@pytest.mark.parametrize("mpi", mpis.MPIS, ids=lambda mpi: mpi.key)
+def test_what_is_ours_is_the_same_here_but_for_ssh(mpi: mpis.Mpi) -> None:
+    installed = Environment(Path("/mpi"), "1.0")
+    hosts = ["host-0", "host-1"]
+    guests, _ = mpi.command(mpis.IVC, installed, hosts, 4, False)
+    words, env = mpi.command(mpis.IVC, installed, hosts, 4, True)
+    assert any(word.endswith("matrix/as-host.sh") for word in words)
+    assert not any(word.endswith("matrix/as-host.sh") for word in guests)
+    assert "ivc" in " ".join([*words, *env.values()])
 
 
 def test_a_quick_matrix_skips_an_mpi_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +103,7 @@ def test_a_quick_matrix_skips_an_mpi_that_cannot_be_had(monkeypatch: pytest.Monk
     monkeypatch.setattr(mpis.Mpi, "environment", fail)
     run = Run(io.StringIO())
     assert part._at_hand(run) == []
-    assert len(run.tally.skips) == len([mpi for mpi in mpis.MPIS if mpi.quick])
+    assert len(run.tally.skips) == len([m for m in mpis.MPIS if m.quick or m.mpich_suite])
     assert "no Intel MPI" in "".join(run.tally.skips)
 
 
@@ -123,6 +139,8 @@ def test_a_job_here_is_on_hosts_by_name(here_ground: here.Here) -> None:
     assert (job.code, job.said.split()) == (0, ["host-1", "127.0.1.2", "ever"])
     assert here_ground.run(["sh", "-c", "exit 7"], {}, 60).code == 7
     assert here_ground.everywhere("echo me") == ["me\n"]
+    size = ["sh", "-c", 'stat -c %s "$IVC_REGION"']
+    assert here_ground.run(size, {}, 60).said == f"{256 << 20}\n"
 
 
 def test_an_exact_name_does_not_mean_its_longer_relatives() -> None:

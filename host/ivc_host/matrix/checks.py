@@ -4,6 +4,7 @@ integrity  every byte, and that memory carried what it should: pairs of guests o
            memory, pairs on two hosts not (the adapters' own counters, IVC_STATS)
 latency    the sweep of bench_mpi, for the record
 suite      mpi4py's own tests; passed when nothing failed but what fails without us as well
+mpich-suite  MPICH's own tests, likewise, each on as many ranks as it says
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
-from . import known, mpis, programs, traffic, wheels
+from . import known, mpich_suite, mpis, programs, traffic, wheels
 from .ground import Ground, Job
 from .mpis import Mpi
 from .results import FAIL, PASS, Outcome
@@ -24,6 +26,10 @@ from .wheels import Environment
 _SUITE = Path(__file__).with_name("suite.py")
 #: After so many tests that end the job, the rest is not worth the time.
 _MOST_STARTS = 20
+#: Of MPICH's tests, those that CI runs, half a minute for each MPI: collective operations, and what
+#: makes and keeps communicators; on no more ranks than take turns well on two processors.
+QUICK_FOLDERS = ("attr", "coll", "comm", "group", "topo")
+QUICK_RANKS = 4
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Limits:
     integrity: float = 300
     latency: float = 180
     suite: float = 1500
+    mpich_suite: float = 7200
     #: One test on two ranks; more ranks have more to do, on no more processors.
     test: float = 60
 
@@ -49,13 +56,25 @@ class Subject:
     quick: bool = False
     log: Callable[[str], None] = field(default=lambda text: None)
 
-    def start(self, ranks: int, argv: Sequence[str], timeout: float) -> Job:
-        words, env = self.mpi.command(self.way, self.environment, self.ground.guests, ranks)
-        env = {**env, "MPI4PY_MPIABI": self.mpi.abi}
-        job = self.ground.run([*words, *argv], env, timeout)
+    def start(
+        self,
+        ranks: int,
+        argv: Sequence[str],
+        timeout: float,
+        more: Mapping[str, str] = MappingProxyType({}),
+        before: Sequence[str] = (),
+    ) -> Job:
+        """Run a program; MORE is for its environment, BEFORE are words that its launcher is run by."""
+        ground = self.ground
+        words, env = self.mpi.command(
+            self.way, self.environment, ground.guests, ranks, ground.here
+        )
+        env = {**env, "MPI4PY_MPIABI": self.mpi.abi, **more}
+        words = [*before, *words, *argv]
+        job = ground.run(words, env, timeout)
         settings = " ".join(f"{key}={value}" for key, value in env.items())
         self.log(
-            f"{self.ground.name}$ {settings} {' '.join([*words, *argv])}\n{job.said}\n"
+            f"{ground.name}$ {settings} {' '.join(words)}\n{job.said}\n"
             f"(exit {job.code}, {job.seconds:.1f} s)"
         )
         return job
@@ -188,14 +207,56 @@ def suite(subject: Subject, ranks: int) -> Outcome:
     return outcome
 
 
+def mpich(subject: Subject, ranks: int) -> Outcome:
+    """MPICH's tests, each a job of its own."""
+    outcome = Outcome("mpich-suite", ranks, PASS)
+    begin = time.monotonic()
+    built = mpich_suite.find(subject.mpi, subject.environment)
+    for folder in mpich_suite.chosen(built, QUICK_FOLDERS if subject.quick else ()):
+        mpich_suite.build(built, folder)
+        for test in mpich_suite.tests(built, folder):
+            if time.monotonic() - begin > subject.limits.mpich_suite:
+                outcome.text = f"not finished after {subject.limits.mpich_suite:.0f} s"
+                break
+            _mpich_test(subject, built, test, outcome)
+    outcome.seconds = time.monotonic() - begin
+    judge_suite(outcome, subject.mpi.key, None)
+    return outcome
+
+
+def _mpich_test(
+    subject: Subject, built: Path, test: mpich_suite.Test, outcome: Outcome
+) -> None:
+    why = mpich_suite.why_not_run(test, built, subject.mpi)
+    if subject.quick and test.ranks > QUICK_RANKS:
+        why = f"more than {QUICK_RANKS} ranks, in a quick matrix"
+    if why:
+        outcome.excused[test.name] = why
+        return
+    where = built / test.folder  # tests spawn others by names such as ./spawn1
+    # A test fails for any word that it does not expect, so our statistics are not asked for.
+    settings = {"IVC_STATS": "0", **dict(test.env)}
+    argv = [f"./{test.program}", *test.args]
+    job = subject.start(test.ranks, argv, test.limit, settings, ["env", "-C", str(where)])
+    outcome.tests += 1
+    why = mpich_suite.fault(test, job)
+    if why and test.xfail:
+        outcome.excused[test.name] = f"expected to fail ({test.xfail}): {why}"
+    elif why:
+        outcome.failures[test.name] = why
+
+
 def judge_suite(outcome: Outcome, mpi: str, own: Outcome | None) -> None:
     """What fails without us as well (`own`) is no fault of ours."""
     bad = known.unexplained(mpi, outcome.failures) - set(own.failures if own else ())
     outcome.status = FAIL if outcome.text or bad else PASS
 
 
+#: Programs that consist of tests, some of which fail without us.
+SUITES = ("suite", "mpich-suite")
 PROGRAMS: dict[str, Callable[[Subject, int], Outcome]] = {
     "integrity": integrity,
     "latency": latency,
     "suite": suite,
+    "mpich-suite": mpich,
 }

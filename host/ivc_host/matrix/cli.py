@@ -21,13 +21,13 @@ from .results import Cell, Outcome
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Every MPI between guests on one host and on two: integrity, latency, mpi4py's tests.",
+    help="Every MPI between guests on one host and on two: integrity, latency, mpi4py's and MPICH's tests.",
 )
 
 
 def _list(wanted: plan.Plan) -> None:
     for task in wanted.tasks:
-        job = f"{task.program} on {task.ranks}"
+        job = task.program + (f" on {task.ranks}" if task.ranks != results.EACH else "")
         print(f"{task.place.key:4} {task.way:4} {task.name:19} {job}")
 
 
@@ -77,7 +77,7 @@ def matrix(
         list[str] | None, typer.Option(help="This place: here, one, two or mix.")
     ] = None,
     program: Annotated[
-        list[str] | None, typer.Option(help="This program: integrity, latency or suite.")
+        list[str] | None, typer.Option(help="This program: integrity, latency, suite or mpich-suite.")
     ] = None,
     ranks: Annotated[list[int] | None, typer.Option(help="On so many ranks: 2 or 4.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="What CI runs: a few minutes.")] = False,

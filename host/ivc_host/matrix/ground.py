@@ -42,6 +42,8 @@ class Ground(Protocol):
     """A place that is up."""
 
     name: str
+    #: Whether its guests are names of this machine.
+    here: bool
     #: The hosts as an MPI is told them; rank r is on host r modulo their number.
     guests: list[str]
     #: Which of them have a region in common.

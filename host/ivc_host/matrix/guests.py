@@ -29,6 +29,7 @@ class Guests:
     """Jobs of a lab, started in its first guest."""
 
     notes = "/run/ivc-suite"
+    here = False
 
     def __init__(self, up: lab.Lab) -> None:
         self.lab = up

@@ -1,8 +1,9 @@
-"""This machine as a ground: the ranks are processes of it, for the MPIs without us.
+"""This machine as a ground: the ranks are processes of it.
 
 A job has a process namespace of its own, so the kernel ends with it whatever it has started, and
-nothing of anybody else's; it has a /dev/shm and an /etc/hosts of its own. To the MPI its ranks are
-on two hosts, by name: ranks of one host would have windows that those of two guests have not.
+nothing of anybody else's; it has a /dev/shm, with a region in it, and an /etc/hosts of its own. To the
+MPI its ranks are on two hosts, by name, as if in two guests with that region in common: ranks of one
+host would have windows that those of two guests have not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
 #: The shell stays: it is the namespace's first process, for which signals have other rules.
 _ALONE = (
     "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc", "sh", "-c",
-    'mount -t tmpfs tmpfs /dev/shm && mount --bind hosts /etc/hosts && "$@"; exit $?', "job",
+    'mount -t tmpfs tmpfs /dev/shm && truncate -s 256M "$IVC_REGION" && '
+    'mount --bind hosts /etc/hosts && "$@"; exit $?', "job",
 )  # fmt: skip
 #: As in a guest (guests.py): each of the ranks that share a processor gets its turn. Many an MPI
 #: gives none away over tcp, and four ranks on two processors then take a minute for one test.
@@ -34,10 +36,11 @@ _FAIR = ("chrt", "--rr", "1")
 
 class Here:
     name = "here"
+    here = True
 
     def __init__(self, hosts: int, folder: Path) -> None:
         self.guests = [f"host-{number}" for number in range(hosts)]
-        self.host_of = {host: number for number, host in enumerate(self.guests)}
+        self.host_of = dict.fromkeys(self.guests, 0)
         # Addresses that no interface has, and that answer all the same: a host whose address an
         # interface has is taken for this one.
         names = [f"127.0.1.{number} {host}\n" for number, host in enumerate(self.guests, 1)]
@@ -46,7 +49,7 @@ class Here:
         self._folder = folder
         # As in a guest, nothing of the user's own settings counts.
         self._env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder)}
-        self._env |= {"TMPDIR": str(folder), "LANG": "C.UTF-8"}
+        self._env |= {"TMPDIR": str(folder), "LANG": "C.UTF-8", "IVC_REGION": "/dev/shm/region"}
         self._env |= {name + end: "1" for name in _ROOT for end in ("", "_CONFIRM")}
 
     def run(self, argv: Sequence[str], env: Mapping[str, str], timeout: float) -> Job:

@@ -1,10 +1,10 @@
 """The MPIs of the matrix: what each is, and the command line that starts it over guests.
 
 Two ways for each: `ivc` is what a user types to use ours, `own` is the same MPI without us: over
-libfabric's `tcp` where ours is a libfabric provider, over its own TCP where ours is a plug-in. The
-"guests" of `own` are names of this machine (as-host.sh), and no rank uses the MPI's own shared
-memory. A command line is all that a way consists of, so every cell can be had by hand. Ranks are
-dealt to the guests in turn: rank r is in guest r modulo guests.
+libfabric's `tcp` where ours is a libfabric provider, over its own TCP where ours is a plug-in. In the
+place `here` the "guests" are names of this machine (as-host.sh), and no rank uses the MPI's own shared
+memory, whichever the way. A command line is all that a cell consists of, so every cell can be had by
+hand. Ranks are dealt to the guests in turn: rank r is in guest r modulo guests.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .wheels import Environment
 
 IVC, OWN = "ivc", "own"
 
-#: In place of ssh, without us.
+#: In place of ssh, where guests are names of this machine.
 _AS_HOST = str(Path(__file__).with_name("as-host.sh"))
 
 #: The words before the program, and the environment.
 Command = tuple[list[str], dict[str, str]]
-#: Way, environment, guests, ranks.
-MakeCommand = Callable[[str, Environment, Sequence[str], int], Command]
+#: Way, environment, guests, ranks; whether guests are names of this machine.
+MakeCommand = Callable[[str, Environment, Sequence[str], int, bool], Command]
 
 
 def _fabric(way: str, own: str = "tcp") -> dict[str, str]:
@@ -44,24 +44,24 @@ def _hydra_words(guests: Sequence[str], ranks: int) -> list[str]:
     return ["-hosts", ",".join(guests), "-ppn", "1", "-n", str(ranks)]
 
 
-def _mpich(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
+def _mpich(way: str, env: Environment, guests: Sequence[str], ranks: int, here: bool) -> Command:
     start = [str(env.folder / "bin" / "mpiexec"), "-launcher", "ssh"]
     # From 4.3 on the wheels have ucx as well, and would choose it.
     settings = {"MPIR_CVAR_CH4_NETMOD": "ofi", **_library(env), **_fabric(way)}
-    if way == OWN:
+    if here:
         start += ["-launcher-exec", _AS_HOST]
         settings["MPIR_CVAR_NOLOCAL"] = "1"
     return [*start, *_hydra_words(guests, ranks)], settings
 
 
-def _intel(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
+def _intel(way: str, env: Environment, guests: Sequence[str], ranks: int, here: bool) -> Command:
     start = [str(env.folder / "bin" / "mpiexec.hydra"), "-bootstrap", "ssh"]
     settings = {"I_MPI_ROOT": str(env.folder), **_library(env), **_fabric(way)}
     # Its own shared memory asks for a processor topology, which these guests' kernel does not tell.
     settings["I_MPI_FABRICS"] = "ofi"
     # Its libfabric has its providers as files, and loses them when only ours are named.
     ours = f"{paths.provider()}:" if way == IVC else ""
-    start += ["-bootstrap-exec", _AS_HOST] if way == OWN else []
+    start += ["-bootstrap-exec", _AS_HOST] if here else []
     settings["FI_PROVIDER_PATH"] = f"{ours}{env.lib}"
     return [*start, *_hydra_words(guests, ranks)], settings
 
@@ -113,23 +113,25 @@ def _mtl(provider_name: str) -> dict[str, str]:
 
 
 def _debian(ours: dict[str, str], own: dict[str, str], fabric: str = _RXM) -> MakeCommand:
-    def command(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
+    def command(
+        way: str, env: Environment, guests: Sequence[str], ranks: int, here: bool
+    ) -> Command:
         del env
         if ours is _PLUGIN and way == IVC:
             settings = {"OMPI_MCA_mca_base_component_path": _components(), "IVC_STATS": "1"}
         else:
             settings = _fabric(way, fabric)
-        parameters = {**_DEBIAN, **(own | _LAUNCH if way == OWN else ours)}
+        parameters = {**_DEBIAN, **(own if way == OWN else ours), **(_LAUNCH if here else {})}
         words = _openmpi_words("/usr/bin/mpirun", guests, ranks, parameters)
         return [*words, *_export(settings)], settings
 
     return command
 
 
-def _openmpi5(way: str, env: Environment, guests: Sequence[str], ranks: int) -> Command:
+def _openmpi5(way: str, env: Environment, guests: Sequence[str], ranks: int, here: bool) -> Command:
     settings = {**_library(env), **_fabric(way, _RXM)}
     program = str(env.folder / "bin" / "mpirun")
-    parameters = _mtl(_RXM) | _LAUNCH_5 if way == OWN else _mtl("ivc")
+    parameters = _mtl(_RXM if way == OWN else "ivc") | (_LAUNCH_5 if here else {})
     words = _openmpi_words(program, guests, ranks, parameters)
     return [*words, *_export(settings)], settings
 
@@ -150,9 +152,17 @@ class Mpi:
     quick: bool = False
     #: The MPI whose headers fit, for one that has none: package and requirement.
     headers: tuple[str, str] | None = field(default=None)
+    #: Asked MPICH's own tests: MPICH of the version that they belong to, and other MPIs.
+    mpich_suite: bool = False
 
     def environment(self) -> Environment:
         return wheels.environment(self.package, self.requirement)
+
+    def compiler(self, environment: Environment) -> Path:
+        """The wrapper that compiles for it; Intel's run-time package has none."""
+        if self.requirement is None:
+            return Path("/usr/bin/mpicc.openmpi")
+        return environment.folder / "bin" / "mpicc"
 
     def built(self) -> Path:
         """The file of ours that this MPI loads."""
@@ -164,14 +174,15 @@ class Mpi:
 _SYSTEM = "debian-openmpi"
 
 MPIS = (
-    Mpi("mpich-4.0", "MPICH 4.0", "mpich", "mpich==4.0.3", "mpich", _mpich, "mpich-4.0"),
+    Mpi("mpich-4.0", "MPICH 4.0", "mpich", "mpich==4.0.3", "mpich", _mpich, "mpich-4.0",
+        mpich_suite=True),
     Mpi("mpich-4.3", "MPICH 4.3", "mpich", "mpich==4.3.2", "mpich", _mpich, "mpich-4.3"),
     Mpi("mpich", "MPICH, newest", "mpich", "mpich", "mpich", _mpich, "mpich", quick=True),
     # 2021.19 wants a libfabric that the package index does not have.
     Mpi("impi", "Intel MPI", "impi-rt", "impi-rt==2021.18.*", "mpich", _intel, "impi",
         quick=True, headers=("mpich", "mpich==4.0.3")),
     Mpi("openmpi-4.1-plugin", "Open MPI 4.1, plug-in", _SYSTEM, None, "openmpi",
-        _debian(_PLUGIN, _TCP), "openmpi-4.1", quick=True),
+        _debian(_PLUGIN, _TCP), "openmpi-4.1", quick=True, mpich_suite=True),
     Mpi("openmpi-4.1-mtl", "Open MPI 4.1, mtl/ofi", _SYSTEM, None, "openmpi",
         _debian(_mtl("ivc"), _mtl(_RXM)), "openmpi-4.1-mtl", quick=True),
     # Of this libfabric's own, sockets has what btl/ofi asks for.
@@ -180,7 +191,7 @@ MPIS = (
                 _BTL_OFI | {"btl_ofi_provider_include": "sockets"}, "sockets"),
         "openmpi-4.1-btl", quick=True),
     Mpi("openmpi-5.0", "Open MPI 5.0, mtl/ofi", "openmpi", "openmpi==5.0.*", "openmpi",
-        _openmpi5, "openmpi-5.0", quick=True),
+        _openmpi5, "openmpi-5.0", quick=True, mpich_suite=True),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Where a cell runs: guests dealt to one or two "hosts"; without us, processes of this machine."""
+"""Where a cell runs: guests dealt to one or two "hosts"; or processes of this machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ class Place:
     #: Of these, those of one host have memory in common.
     hosts: int
     ranks: tuple[int, ...]
-    #: For the MPIs without us: which tests of a suite fail then does not depend on guests.
-    own: bool = False
+    #: Processes of this machine, as if in guests of one host; here the MPIs run without us, too: which
+    #: tests of a suite fail then does not depend on guests.
+    here: bool = False
 
 
 PLACES = (
-    Place("here", "processes of this machine", 2, 2, (2, 4), own=True),
+    Place("here", "processes of this machine", 2, 1, (2, 4), here=True),
     Place("one", "two guests, one host", 2, 1, (2, 4)),
     Place("two", "two guests, two hosts", 2, 2, (2, 4)),
     Place("mix", "four guests, two hosts", 4, 2, (4,)),
@@ -43,6 +44,6 @@ def named(keys: Sequence[str]) -> list[Place]:
 
 def ground(place: Place, progress: lab.UpProgress) -> AbstractContextManager[Ground]:
     """The place, brought up; gone at the end, whatever the end is."""
-    if place.own:
+    if place.here:
         return here.up(place.guests)
     return guests.up(place.key, place.guests, place.hosts, progress)

@@ -18,7 +18,7 @@ from .checks import Limits, Subject
 from .ground import Ground
 from .mpis import Mpi
 from .places import Place
-from .results import FAIL, NOT_RUN, Cell, Outcome
+from .results import EACH, FAIL, NOT_RUN, Cell, Outcome, job_text
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ class Task:
         return self.name, self.place.key, self.way
 
     def __str__(self) -> str:
-        where = f"{self.place.key}: {self.mpi.label}, {self.way}"
-        return f"{where}: {self.program}, {self.ranks} ranks"
+        return f"{self.place.key}: {self.mpi.label}, {self.way}: {job_text(self.program, self.ranks)}"
 
 
 @dataclass
@@ -52,15 +51,24 @@ class Plan:
     limits: Limits = field(default_factory=Limits)
 
 
-def _jobs(place: Place) -> list[tuple[str, int]]:
-    if place.own:  # asked for one thing: which tests fail without us
-        return [("suite", n) for n in place.ranks]
-    jobs = [("integrity", n) for n in place.ranks] + [("latency", place.ranks[0])]
-    return jobs + [("suite", n) for n in place.ranks]
+def _jobs(mpi: Mpi, place: Place, way: str) -> list[tuple[str, int]]:
+    integrity = [("integrity", n) for n in place.ranks]
+    suite = [("suite", n) for n in place.ranks]
+    if not place.here:
+        return [*integrity, ("latency", place.ranks[0]), *suite]
+    mpich = [("mpich-suite", EACH)] if mpi.mpich_suite else []
+    if way == mpis.OWN:  # asked for one thing: which tests fail without us
+        return suite + mpich
+    return integrity + mpich if mpich else []
 
 
-def _quick_jobs(mpi: Mpi, place: Place) -> list[tuple[str, int]]:
-    """One version of each MPI: every byte, by memory, by network and by both."""
+def _quick_jobs(mpi: Mpi, place: Place, way: str) -> list[tuple[str, int]]:
+    """One version of each MPI: every byte, by memory, by network and by both; some of MPICH's tests."""
+    if way == mpis.OWN:
+        return []
+    if place.here:
+        # MPICH starts a job in a tenth of a second, Open MPI takes 1.5 s for each of the tests.
+        return [("mpich-suite", EACH)] if mpi.mpich_suite and mpi.abi == "mpich" else []
     return [("integrity", place.ranks[0])] if mpi.quick else []
 
 
@@ -77,14 +85,11 @@ def make(
     chosen = list(chosen)
     tasks: list[Task] = []
     for place in where:
-        if place.own and (quick or not own):
-            continue
-        way = mpis.OWN if place.own else mpis.IVC
-        for mpi in {mpi.baseline: mpi for mpi in chosen}.values() if place.own else chosen:
-            jobs = _quick_jobs(mpi, place) if quick else _jobs(place)
+        without = {mpi.baseline: mpi for mpi in chosen}.values() if place.here and own else ()
+        for way, mpi in [*((mpis.OWN, mpi) for mpi in without), *((mpis.IVC, mpi) for mpi in chosen)]:
             tasks += [
                 Task(mpi, place, way, name, n)
-                for name, n in jobs
+                for name, n in (_quick_jobs if quick else _jobs)(mpi, place, way)
                 if name in names and (not ranks or n in ranks)
             ]
     return Plan(tasks, quick)
@@ -109,8 +114,8 @@ def judge(cells: Collection[Cell]) -> None:
     for cell in cells:
         baseline = baselines.get(cell.mpi) if cell.way == mpis.IVC else None
         for outcome in cell.outcomes:
-            if outcome.program == "suite" and outcome.status != NOT_RUN:
-                without = baseline.find("suite", outcome.ranks) if baseline else None
+            if outcome.program in checks.SUITES and outcome.status != NOT_RUN:
+                without = baseline.find(outcome.program, outcome.ranks) if baseline else None
                 checks.judge_suite(outcome, cell.mpi, without)
 
 

@@ -19,6 +19,12 @@ from ..errors import UsageError
 
 PASS, FAIL, NOT_RUN = "pass", "FAIL", "not run"
 _SCHEMA = "ivc-matrix-1"
+#: Instead of a number of ranks: each test of a suite has its own.
+EACH = 0
+
+
+def job_text(program: str, ranks: int) -> str:
+    return program if ranks == EACH else f"{program}, {ranks} ranks"
 
 
 @dataclass
@@ -35,6 +41,8 @@ class Outcome:
     failures: dict[str, str] = field(default_factory=dict)
     latency_us: dict[str, float] = field(default_factory=dict)
     tests: int = 0
+    #: Test suite: what was not run, or may fail by the suite's own word, each with the reason.
+    excused: dict[str, str] = field(default_factory=dict)
     #: The day (UTC), and the version of our tree, as git describes it.
     day: str = ""
     tree: str = ""

@@ -8,7 +8,7 @@ from ..errors import IvcError, MissingError
 from ..lab import lab
 from ..matrix import checks, mpis, places, plan
 from ..matrix.mpis import Mpi
-from ..matrix.results import PASS, Cell, Outcome
+from ..matrix.results import NOT_RUN, PASS, Cell, Outcome, job_text
 from .part import Run, SkipPart
 
 
@@ -37,7 +37,7 @@ def _at_hand(run: Run) -> list[Mpi]:
     """Those that the quick matrix is about; what is missing is skipped before any guest is up."""
     found = []
     for mpi in mpis.MPIS:
-        if not mpi.quick:
+        if not (mpi.quick or mpi.mpich_suite):
             continue
         if why := _missing(mpi):
             run.skipped(mpi.label, why)
@@ -53,12 +53,15 @@ def matrix(run: Run) -> None:
     wanted = plan.make(chosen, places.named([]), checks.PROGRAMS, quick=True)
 
     def done(cell: Cell, outcome: Outcome) -> None:
-        what = f"{cell.mpi} {cell.version}, place {cell.place}: {outcome.program}"
-        what += f", {outcome.ranks} ranks"
+        job = job_text(outcome.program, outcome.ranks)
+        what = f"{cell.mpi} {cell.version}, place {cell.place}: {job}"
         run.log(f"{what}: {outcome.seconds:.1f} s")
         why = [f"{outcome.status}: {outcome.text}"]
         why += [f"{test}: {reason}" for test, reason in outcome.failures.items()]
-        run.check(what, outcome.status == PASS, "\n".join(why))
+        if outcome.program == "mpich-suite" and outcome.status == NOT_RUN:
+            run.skipped(what, outcome.text)  # its source cannot be had, or not be built
+        else:
+            run.check(what, outcome.status == PASS, "\n".join(why))
 
     try:
         plan.run(wanted, [], plan.Making(_Tell(run), run.log, run.log, done))
