@@ -78,6 +78,16 @@ static void warn_once(const struct ivc_endpoint *endpoint)
         IVC_FI_WARN("%s", warning);
 }
 
+/* When ours are open: what comes after us may fail without a word of why. */
+static void say_descriptors(void)
+{
+    enum { LEAST = 16 };
+    static ivc_atomic_u32 said;
+
+    if (ivc_descriptors_check(LEAST) != 0 && ivc_cas(&said, 0, 1))
+        ivc_fi_say("%s", ivc_error_text());
+}
+
 /* For who asks which memory is used: FI_LOG_LEVEL=info. */
 static void tell(const struct ivc_endpoint *endpoint)
 {
@@ -120,6 +130,7 @@ int ivc_fi_ep_open_core(struct ivc_fi_ep *ep)
     ivc_mailbox_set_whole(ep->mailbox, on_whole);
     atomic_fetch_add(&ivc_fi_eps_open, 1);
     warn_once(ep->endpoint);
+    say_descriptors();
     tell(ep->endpoint);
     return 0;
 }

@@ -36,8 +36,10 @@ int ivc_fi_wait_open(struct ivc_fi_wait *wait, enum fi_wait_obj object)
     wait->epoll = epoll_create1(EPOLL_CLOEXEC);
     wait->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     r = wait->epoll < 0 || wait->wake < 0 ? -errno : watch(wait->epoll, wait->wake);
-    if (r != 0)
+    if (r != 0) {
+        ivc_fi_say("a completion queue cannot be waited for: %s", ivc_error_of(-r));
         ivc_fi_wait_close(wait);
+    }
     return r;
 }
 

@@ -1,9 +1,11 @@
 /* Errors: see error.h.  The line lives in thread-local storage, so setting it never fails. */
 #include "base/error.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static _Thread_local char error_text[640];
 
@@ -20,6 +22,21 @@ int ivc_error_set(int code, const char *format, ...)
 const char *ivc_error_text(void)
 {
     return error_text;
+}
+
+const char *ivc_error_of(int error)
+{
+    static _Thread_local char text[120];
+    struct rlimit limit;
+
+    if (error == ENFILE)
+        return "too many open files on this machine; raise the sysctl fs.file-max";
+    if (error != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return strerror(error);
+    snprintf(text, sizeof text, "too many open files: ulimit -n is %llu; raise it to %llu or more",
+             (unsigned long long)limit.rlim_cur,
+             limit.rlim_cur < 128 ? 256 : 2 * (unsigned long long)limit.rlim_cur);
+    return text;
 }
 
 const char *ivc_error_name(int code)

@@ -25,6 +25,9 @@ int ivc_error_set(int code, const char *format, ...) __attribute__((format(print
 /* The line of this thread's last fault; "" when there was none.  Valid until the next fault. */
 const char *ivc_error_text(void);
 
+/* What an errno says; of a limit on open files, which one it is and what to try.  Valid until the thread's next call. */
+const char *ivc_error_of(int error);
+
 /* A short fixed text for a code: errno's own for a negative one. */
 const char *ivc_error_name(int code);
 

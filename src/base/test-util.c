@@ -9,6 +9,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 /* A private mapping shows what the file has become until it is stored into. */
 static void test_touched_pages(void)
@@ -33,6 +34,24 @@ static void test_touched_pages(void)
     CHECK(memcmp(memory + 2 * PAGE, before, PAGE) == 0);
     munmap(memory, sizeof before);
     close(fd);
+}
+
+/* Until the limit is reached; and what is said of it names the limit. */
+static void test_descriptors(void)
+{
+    struct rlimit limit, low;
+
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    CHECK_EQ(ivc_descriptors_check(16), 0);
+    low = limit;
+    low.rlim_cur = 12;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    CHECK_EQ(ivc_descriptors_check(1), 0);
+    CHECK_EQ(ivc_descriptors_check(16), -EMFILE);
+    CHECK_TEXT(ivc_error_text(), "ulimit -n is 12");
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    CHECK_EQ(ivc_descriptors_check(16), 0);
+    CHECK_TEXT(ivc_error_of(EACCES), strerror(EACCES));
 }
 
 static void test_arithmetic(void)
@@ -253,6 +272,7 @@ static void test_crowd_threads(void)
 }
 
 static const struct check_case cases[] = {
+    { "too many open files", test_descriptors, 0 },
     { "arithmetic", test_arithmetic, 0 },
     { "touched pages", test_touched_pages, 0 },
     { "sizes from the environment", test_env_size, 0 },

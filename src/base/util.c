@@ -121,6 +121,41 @@ int ivc_env_number(const char *name, const char *unit, uint64_t min, uint64_t ma
     return 0;
 }
 
+int ivc_descriptors_check(unsigned n)
+{
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int r = fd < 0 ? -errno : 0;
+
+    if (r == 0 && n > 1)
+        r = ivc_descriptors_check(n - 1);
+    else if (r == -EMFILE || r == -ENFILE)
+        ivc_error_set(r, "few files can still be opened, and MPI and the network need some: %s", ivc_error_of(-r));
+    else
+        r = 0;
+    ivc_close_p(&fd);
+    return r;
+}
+
+int ivc_env_word(const char *name, const char *const *words, unsigned *ret_index)
+{
+    const char *text = getenv(name);
+    char all[128] = "";
+    size_t len = 0;
+    unsigned i = 0;
+
+    if (text && *text) {
+        while (words[i] && strcmp(words[i], text) != 0)
+            i++;
+    }
+    if (words[i]) {
+        *ret_index = i;
+        return 0;
+    }
+    for (i = 0; words[i] && len < sizeof all; i++)
+        len += (size_t)snprintf(all + len, sizeof all - len, "%s%s", i > 0 ? " or " : "", words[i]);
+    return ivc_error_set(-EINVAL, "%s=%s: it is %s", name, text, all);
+}
+
 bool ivc_env_is_on(const char *name)
 {
     const char *text = getenv(name);

@@ -94,6 +94,11 @@ static inline void ivc_fclose_p(FILE **file)
  * left alone when the variable is not set.  -EINVAL with a text when it is no number or out of
  * [min, max]. */
 int ivc_env_size(const char *name, uint64_t min, uint64_t max, uint64_t *ret_value);
+/* Whether so many descriptors can still be had; -EMFILE, -ENFILE with a text.  Libraries that run out of them say
+ * something else, or nothing. */
+int ivc_descriptors_check(unsigned n);
+/* Which of `words` (the last is NULL) a variable is; the first when it is not set.  -EINVAL with a text for another one. */
+int ivc_env_word(const char *name, const char *const *words, unsigned *ret_index);
 /* Whether a switch such as IVC_STATS is set, and not to 0. */
 bool ivc_env_is_on(const char *name);
 /* The same as ivc_env_size() for a plain number of `unit`, a word for the text. */

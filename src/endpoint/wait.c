@@ -319,7 +319,7 @@ static int start_watcher(struct ivc_endpoint *endpoint)
     }
     if (r != 0) {
         free(watcher);
-        return ivc_error_set(-r, "a thread to look while others sleep: %s", strerror(r));
+        return ivc_error_set(-r, "a thread to look while others sleep: %s", ivc_error_of(r));
     }
     endpoint->watcher = watcher;
     return 0;

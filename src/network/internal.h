@@ -9,10 +9,12 @@
 #ifndef IVC_NETWORK_INTERNAL_H
 #define IVC_NETWORK_INTERNAL_H
 
+#include "base/error.h"
 #include "base/util.h"
 #include "network/network.h"
 #include "network/provider.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_endpoint.h>
@@ -180,6 +182,12 @@ struct ivc_network {
     struct ivc_probe probes[IVC_NETWORK_PROBES];
     bool draining;              /* the last wait: what arrives is dropped */
 };
+
+/* libfabric's text of a positive FI_E...; ours where it is a limit of this process. */
+static inline const char *ivc_network_strerror(const struct ivc_network *network, int error)
+{
+    return error == EMFILE || error == ENFILE ? ivc_error_of(error) : network->libfabric.strerror(error);
+}
 
 static inline void ivc_network_lock(struct ivc_network *network)
 {

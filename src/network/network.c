@@ -17,7 +17,7 @@ static int fail(struct ivc_network *network, const char *what, int r)
 {
     return ivc_error_set(-ENODEV, "network: %s: %s: %s; set IVC_NETWORK to another provider or to "
                          "none", network->provider.info->fabric_attr->prov_name, what,
-                         network->libfabric.strerror(-r));
+                         ivc_network_strerror(network, -r));
 }
 
 /* Whether addresses are those of listening TCP sockets; the core's name comes first. */

@@ -86,7 +86,7 @@ static int report(struct ivc_network *network, const struct fi_cq_msg_entry *ent
 static void lost(struct ivc_network *network, struct ivc_route *route, int error)
 {
     ivc_route_fail(network, route, "network: the connection to the peer is lost (%s)",
-                   network->libfabric.strerror(error));
+                   ivc_network_strerror(network, error));
 }
 
 /* An operation failed.  A receive belongs to no route: the buffer goes back. */

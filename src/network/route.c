@@ -112,7 +112,7 @@ int ivc_route_answer(struct ivc_network *network, struct ivc_route *route, ssize
         return IVC_E_FULL;
     }
     ivc_route_fail(network, route, "network: cannot send to the peer: %s",
-                   network->libfabric.strerror((int)-r));
+                   ivc_network_strerror(network, (int)-r));
     return ivc_route_check(route);
 }
 

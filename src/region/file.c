@@ -105,7 +105,7 @@ static int open_error(const char *name)
                              "'truncate -s 64M %s', or correct %s", name, name, ivc_region_named_by(name));
     if (code == -EACCES || code == -EPERM)
         return ivc_error_set(code, "region %s: " NO_PERMISSION, name, name, name);
-    return ivc_error_set(code, "region %s: cannot open it: %s", name, strerror(-code));
+    return ivc_error_set(code, "region %s: cannot open it: %s", name, ivc_error_of(-code));
 }
 
 /* A file may be longer than what there is to fill it with: better told now than when half of a job's memory is there

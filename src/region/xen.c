@@ -77,7 +77,7 @@ static int open_device(const char *path, int flags, int *ret_fd)
     if (errno == ENOENT || errno == ENODEV || errno == ENXIO)
         return ivc_error_set(IVC_E_NOREGION, "region xen: no %s; load the modules xen_gntalloc, xen_gntdev and "
                              "xen_evtchn", path);
-    return ivc_error_set(-errno, "region xen: %s: %s", path, strerror(errno));
+    return ivc_error_set(-errno, "region xen: %s: %s", path, ivc_error_of(errno));
 }
 
 static int load_store(struct store *store)
