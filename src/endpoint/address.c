@@ -76,6 +76,16 @@ uint64_t ivc_address_id(const struct ivc_address *address)
     return ivc_address_read(address, &fields) == 0 ? fields.id : 0;
 }
 
+uint64_t ivc_address_region(const struct ivc_region_info *info)
+{
+    return region_hash(info);
+}
+
+uint64_t ivc_address_told_region(const struct ivc_address_fields *fields)
+{
+    return fields->slot == IVC_ADDRESS_NO_SLOT ? 0 : fields->region;
+}
+
 bool ivc_address_is_co_resident(const struct ivc_endpoint *endpoint,
                                 const struct ivc_address_fields *fields)
 {

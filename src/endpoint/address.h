@@ -22,8 +22,19 @@ void ivc_address_make(const struct ivc_endpoint *endpoint, struct ivc_address_fi
 uint64_t ivc_address_of_member(const struct ivc_region_info *info, const struct ivc_member *member);
 /* IVC_E_UNREACHABLE, with a text, when it is not an address of our version. */
 int ivc_address_read(const struct ivc_address *address, struct ivc_address_fields *ret_fields);
+/* What addresses call a region; and the one that an address names, 0: none. */
+uint64_t ivc_address_region(const struct ivc_region_info *info);
+uint64_t ivc_address_told_region(const struct ivc_address_fields *fields);
 /* Member of our region. */
 bool ivc_address_is_co_resident(const struct ivc_endpoint *endpoint,
                                 const struct ivc_address_fields *fields);
+
+/* path.c.  IVC_E_UNREACHABLE, with a text: IVC_REQUIRE=memory refuses the peer (NULL: not known yet) of that address. */
+int ivc_path_check(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
+                   const struct ivc_address_fields *fields);
+/* Sets the error of a peer that neither memory nor a network leads to. */
+int ivc_path_no_network(const struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields);
+/* Whether what the environment requires can be meant. */
+int ivc_path_check_environment(void);
 
 #endif

@@ -67,13 +67,24 @@ static int read_tunables(struct ivc_endpoint *endpoint, const struct ivc_endpoin
     return r;
 }
 
+static int require_region(const struct ivc_endpoint *endpoint)
+{
+    return ivc_error_set(-ENODEV, "IVC_REQUIRE=memory asks for memory to every peer, and this process has no region: %s",
+                         endpoint->no_region);
+}
+
 /* The region that there is, without joining it; none is no error for whoever has a network. */
 static int find_region(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
     int r = ivc_region_open(options->region, &endpoint->home.region);
 
+    if (r == 0)
+        return 0;
+    snprintf(endpoint->no_region, sizeof endpoint->no_region, "%s", ivc_error_text());
     if (!options->network || (r != IVC_E_NOREGION && !ivc_region_is_others(options->region, r)))
         return r;
+    if (ivc_path_requires_memory())
+        return require_region(endpoint);
     if (r != IVC_E_NOREGION)
         snprintf(endpoint->warning, sizeof endpoint->warning, "%.440s; going on over the network", ivc_error_text());
     return 0;
@@ -91,7 +102,12 @@ static int move_in(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opti
     r = ivc_residence_open(endpoint, region, &residence);
     if (r == 0)
         ivc_residence_move_in(endpoint, &residence);
-    return r == IVC_E_NOREGION && options->network ? 0 : r;
+    if (r != IVC_E_NOREGION)
+        return r;
+    snprintf(endpoint->no_region, sizeof endpoint->no_region, "%s", ivc_error_text());
+    if (!options->network)
+        return r;
+    return ivc_path_requires_memory() ? require_region(endpoint) : 0;
 }
 
 static void keep_to_region(struct ivc_endpoint *endpoint)
@@ -106,8 +122,10 @@ static void keep_to_region(struct ivc_endpoint *endpoint)
 static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
     uint64_t chunk_size;
-    int r = read_tunables(endpoint, options, &chunk_size);
+    int r = ivc_path_check_environment();
 
+    if (r == 0)
+        r = read_tunables(endpoint, options, &chunk_size);
     if (r < 0)
         return r;
     endpoint->packet_max = (uint32_t)chunk_size + IVC_LINE;     /* a payload of that size, and what precedes it */

@@ -153,6 +153,34 @@ bool ivc_peer_is_gone(const struct ivc_peer *peer);
 enum ivc_path { IVC_PATH_MEMORY, IVC_PATH_NETWORK };
 enum ivc_path ivc_peer_path(const struct ivc_peer *peer);
 
+/*
+ * Why it is on that path, and a text for people; of an address also before anybody has connected to it.
+ * (IVC_PATH_REASON_SHARED: memory; with an address, as far as that tells.)
+ */
+enum ivc_path_reason {
+    IVC_PATH_REASON_SHARED,             /* it is a member of our region */
+    IVC_PATH_REASON_NO_REGION_HERE,
+    IVC_PATH_REASON_NO_REGION_THERE,
+    IVC_PATH_REASON_OTHER_REGION,
+    IVC_PATH_REASON_AWAY,               /* one of us has left the region that both were in */
+    IVC_PATH_REASON_GONE,               /* it was reached through memory, and has left or died */
+    IVC_PATH_REASON_FOREIGN,            /* not an address of ours */
+};
+enum ivc_path_reason ivc_peer_path_reason(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
+                                          char *ret_text, size_t size);
+enum ivc_path_reason ivc_endpoint_path_reason(struct ivc_endpoint *endpoint, const struct ivc_address *address,
+                                              char *ret_text, size_t size);
+
+/*
+ * What the user requires.  IVC_REQUIRE=memory: every peer must be reached through memory.  An endpoint without a
+ * region is not opened then, and connecting to a peer of another region answers IVC_E_UNREACHABLE;
+ * ivc_endpoint_check_path() answers the same for an address that nobody connects to yet.  IVC_ON_PEER_LOSS=abort: a process
+ * that loses a peer is to end.  What cannot be meant is an error when an endpoint is opened.
+ */
+bool ivc_path_requires_memory(void);
+bool ivc_path_ends_with_peer(void);
+int ivc_endpoint_check_path(struct ivc_endpoint *endpoint, const struct ivc_address *address);
+
 /* The directory's entry of the peer. */
 uint32_t ivc_peer_client_id(const struct ivc_peer *peer);
 const char *ivc_peer_host(const struct ivc_peer *peer);

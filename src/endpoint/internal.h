@@ -57,6 +57,7 @@ struct ivc_peer {
     struct ivc_backlog unsure;      /* a copy of what we wrote last and it may not have read: */
     uint64_t kept_from;             /* ... from this place in our ring on; UINT64_MAX: there is none */
     bool met;                       /* memory led to it once */
+    uint64_t told_region;           /* the region that its address names (address.h); 0: none */
 
     /* The network. */
     struct ivc_network_name network;    /* where its network is; provider 0: none */
@@ -173,6 +174,7 @@ struct ivc_endpoint {
     struct ivc_callers callers;     /* wait.c */
     uint64_t only_region;           /* peers that did not begin there are refused; 0: nobody is */
     char no_network[512];           /* why there is none, when one was asked for */
+    char no_region[320];            /* why there was none at the beginning */
 };
 
 /* Whoever touches tx sides, the pool, or memory of the region is between these. */

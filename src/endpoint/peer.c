@@ -200,6 +200,7 @@ int ivc_peer_make(struct ivc_endpoint *endpoint, const struct ivc_member *member
             return -ENOMEM;
         peer->member = *member;
         peer->member.slot = IVC_SLOT_ANY;
+        peer->told_region = ivc_address_region(&endpoint->home.info);
         memcpy(&peer->network, member->network, sizeof peer->network);
         ivc_peer_publish(endpoint, peer);
     }
@@ -250,9 +251,11 @@ int ivc_endpoint_connect(struct ivc_endpoint *endpoint, const struct ivc_address
     ivc_endpoint_lock(endpoint);
     peer = ivc_peer_find(endpoint, fields.id);
     co_resident = !peer && ivc_address_is_co_resident(endpoint, &fields);
-    r = co_resident ? find_member(endpoint, &fields, &member) : 0;
+    r = ivc_path_check(endpoint, peer, &fields);
+    if (r == 0 && co_resident)
+        r = find_member(endpoint, &fields, &member);
     /* It may have moved since it told its address. */
-    if (!co_resident || (r == IVC_E_GONE && endpoint->network && fields.network.provider)) {
+    if ((r == 0 && !co_resident) || (r == IVC_E_GONE && endpoint->network && fields.network.provider)) {
         co_resident = false;
         r = ivc_remote_make(endpoint, &fields, &peer);
     }

@@ -45,17 +45,6 @@ enum {
 
 /* ---- who is out there */
 
-static int no_network(const struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields)
-{
-    return ivc_error_set(IVC_E_UNREACHABLE, "peer %016" PRIx64 " is in %s, we are in %s%s%s%s",
-                         fields->id,
-                         fields->slot == IVC_ADDRESS_NO_SLOT ? "no region" : "another region",
-                         endpoint->home.region ? "region " : "none",
-                         endpoint->home.region ? endpoint->home.info.uuid : "",
-                         endpoint->no_network[0] ? ", and there is no network to it: " : "",
-                         endpoint->no_network);
-}
-
 int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fields *fields,
                     struct ivc_peer **ret_peer)
 {
@@ -67,11 +56,12 @@ int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fiel
         return ivc_peer_state(peer) == IVC_PEER_GONE ? IVC_E_GONE : 0;
     }
     if (!endpoint->network)
-        return no_network(endpoint, fields);
+        return ivc_path_no_network(endpoint, fields);
     peer = ivc_peer_new(fields->id);
     if (!peer)
         return -ENOMEM;
     peer->network = fields->network;
+    peer->told_region = ivc_address_told_region(fields);
     r = ivc_network_connect(endpoint->network, &peer->network, peer, &peer->route);
     if (r != 0) {
         free(peer);
