@@ -118,20 +118,48 @@ static void name_peers(struct ivc_fi_av *av, uint64_t id, fi_addr_t addr)
     }
 }
 
+/* Of a process that uses another provider, or another version of ours: the first is said. */
+static int not_ours(void)
+{
+    static ivc_atomic_u32 said;
+
+    if (ivc_cas(&said, 0, 1))
+        ivc_fi_say("a process of this job does not use this provider (%s); it must be found on every host, at "
+                   "the same place: FI_PROVIDER_PATH, FI_PROVIDER=" IVC_FI_NAME, ivc_error_text());
+    else
+        IVC_FI_WARN("address not inserted: %s", ivc_error_text());
+    return -FI_EINVAL;
+}
+
+/* Each endpoint may require memory to whoever it is to talk to (IVC_REQUIRE). */
+static int check_paths(const struct ivc_fi_av *av, const struct ivc_address *address)
+{
+    int r = 0;
+
+    for (struct ivc_fi_ep *ep = av->eps; ep && r == 0; ep = ep->next_of_av) {
+        r = ep->endpoint ? ivc_endpoint_check_path(ep->endpoint, address) : 0;
+        if (r != 0)
+            ivc_fi_ep_say_unreached(ep);
+    }
+    return ivc_fi_error(r);
+}
+
 static int insert_one(struct ivc_fi_av *av, const uint8_t *bytes, fi_addr_t *ret_addr)
 {
     struct ivc_address address = { .len = IVC_ADDRESS_LEN };
     uint32_t index;
     uint64_t id;
+    int r;
 
     memcpy(address.bytes, bytes, IVC_ADDRESS_LEN);
     id = ivc_address_id(&address);
-    if (id == 0) {
-        IVC_FI_WARN("address not inserted: %s", ivc_error_text());
-        return -FI_EINVAL;
-    }
-    if (place(av, &index) != 0)
-        return -FI_ENOMEM;
+    if (id == 0)
+        return not_ours();
+    r = check_paths(av, &address);
+    if (r == 0)
+        r = place(av, &index);
+    if (r != 0)
+        return r;
     av->addresses[index] = address;
     hash_put(av, id, index);
     name_peers(av, id, index);

@@ -26,6 +26,9 @@ static int look_for_region(void)
             answer = IVC_E_NOREGION;
         } else if (answer < 0) {
             ivc_fi_say("%s", ivc_error_text());
+        } else if (ivc_path_requires_memory()) {
+            ivc_fi_say("IVC_REQUIRE=memory asks for memory to every peer, and this process has no region: %s",
+                       ivc_error_text());
         }
     }
     pthread_mutex_unlock(&lock);
@@ -47,24 +50,41 @@ static bool may_have_network(void)
     return false;
 }
 
-/* Whether the user, by FI_PROVIDER, or the program, by its hints, asked for us by name. */
-static bool is_named(const struct fi_info *hints)
+/* Whether FI_PROVIDER names us, as libfabric reads it: names in either case, parted by commas alone. */
+static bool is_in_list(const char *list)
 {
-    const char *list = getenv("FI_PROVIDER");
     const size_t len = strlen(IVC_FI_NAME);
 
-    if (hints && hints->fabric_attr && hints->fabric_attr->prov_name)
-        return true;        /* it is our name: checked before */
-    if (!list || *list == '^')
-        return false;
     for (const char *at = list; *at; at += *at != '\0') {
-        size_t n = strcspn(at, ",;");
+        size_t n = strcspn(at, ",");
 
         if (n == len && strncasecmp(at, IVC_FI_NAME, len) == 0)
             return true;
         at += n;
     }
     return false;
+}
+
+/* Whether the user, by FI_PROVIDER, or the program, by its hints, asked for us by name. */
+static bool is_named(const struct fi_info *hints)
+{
+    const char *list = getenv("FI_PROVIDER");
+
+    if (hints && hints->fabric_attr && hints->fabric_attr->prov_name)
+        return true;        /* it is our name: checked before */
+    return list && *list != '^' && is_in_list(list);
+}
+
+void ivc_fi_check_spelling(void)
+{
+    static ivc_atomic_u32 said;
+    const char *list = getenv("FI_PROVIDER");
+
+    if (!list || *list == '^' || !strcasestr(list, IVC_FI_NAME) || is_in_list(list))
+        return;
+    if (ivc_cas(&said, 0, 1))
+        ivc_fi_say("FI_PROVIDER='%s' does not name this provider: libfabric takes names parted by commas, without "
+                   "blanks; write FI_PROVIDER=" IVC_FI_NAME, list);
 }
 
 /*
@@ -93,7 +113,7 @@ int ivc_fi_getinfo(uint32_t version, const char *node, const char *service, uint
         return r;
     /* Without a region there is only the network that others offer as well: not unasked. */
     r = look_for_region();
-    if (r < 0 || (r != 0 && (!is_named(hints) || !may_have_network())))
+    if (r < 0 || (r != 0 && (ivc_path_requires_memory() || !is_named(hints) || !may_have_network())))
         return -FI_ENODATA;
     return ivc_fi_offer_make(version, hints, ret_info);
 }

@@ -53,6 +53,8 @@ extern struct fi_provider ivc_fi_provider;
 
 int ivc_fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
                    const struct fi_info *hints, struct fi_info **ret_info);
+/* Says so when FI_PROVIDER seems to mean us, and libfabric will not take it so. */
+void ivc_fi_check_spelling(void);
 /* Whether the attributes of a domain, an endpoint, ... that an application passes to the calls that
  * open one agree with what we offer; 0 or -FI_E... with a log line that says which. */
 int ivc_fi_info_check(const struct fi_info *info);
@@ -148,7 +150,10 @@ int ivc_fi_ep_check_bound(const struct ivc_fi_ep *ep);
 int ivc_fi_ep_attach(struct ivc_fi_ep *ep);
 void ivc_fi_ep_detach(struct ivc_fi_ep *ep);
 void ivc_fi_ep_unbind(struct ivc_fi_ep *ep);
-/* stats.c: a line for each peer when IVC_STATS asks for it; before the core's endpoint goes. */
+/* stats.c: "rank 3 on host g1, endpoint ...", for lines that are to be joined with those of others. */
+enum { IVC_FI_SELF_MAX = 160 };
+void ivc_fi_describe_self(const struct ivc_fi_ep *ep, char *ret_text, size_t size);
+/* A line for each peer when IVC_STATS asks for it; before the core's endpoint goes. */
 void ivc_fi_stats_print(const struct ivc_fi_ep *ep);
 extern struct fi_ops_cm ivc_fi_cm_ops;
 extern struct fi_ops_collective ivc_fi_collective_ops;
@@ -158,6 +163,8 @@ extern struct fi_ops_collective ivc_fi_collective_ops;
 /* For the core: somebody whom we did not connect to; somebody is gone. */
 void ivc_fi_peer_arrived(void *arg, struct ivc_peer *core);
 void ivc_fi_peer_gone(void *arg, struct ivc_peer *core, const char *reason);
+/* Says that a peer cannot be had, for the reason that is the core's error. */
+void ivc_fi_ep_say_unreached(const struct ivc_fi_ep *ep);
 /* The peer at an address, connected at the first call: 0 or -FI_E.... */
 int ivc_fi_ep_connect(struct ivc_fi_ep *ep, fi_addr_t addr, struct ivc_fi_peer **ret_peer);
 static inline int ivc_fi_ep_peer(struct ivc_fi_ep *ep, fi_addr_t addr,

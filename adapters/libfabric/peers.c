@@ -7,7 +7,9 @@
  */
 #include "internal.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct ivc_fi_peer *peer_new(struct ivc_fi_ep *ep, struct ivc_peer *core)
 {
@@ -81,6 +83,26 @@ void ivc_fi_ep_forget_addr(struct ivc_fi_ep *ep, fi_addr_t addr, fi_addr_t other
         name_peer(ep, peer, other);
 }
 
+void ivc_fi_ep_say_unreached(const struct ivc_fi_ep *ep)
+{
+    char self[IVC_FI_SELF_MAX];
+
+    ivc_fi_describe_self(ep, self, sizeof self);
+    ivc_fi_say("%s: %s", self, ivc_error_text());
+}
+
+/* MPIs pass on the number alone, and end with it: the first is said. */
+static int not_connected(const struct ivc_fi_ep *ep, fi_addr_t addr, int r)
+{
+    static ivc_atomic_u32 said;
+
+    if (r == IVC_E_UNREACHABLE && ivc_cas(&said, 0, 1))
+        ivc_fi_ep_say_unreached(ep);
+    else
+        IVC_FI_WARN("address %llu: %s", (unsigned long long)addr, ivc_error_text());
+    return ivc_fi_error(r);
+}
+
 int ivc_fi_ep_connect(struct ivc_fi_ep *ep, fi_addr_t addr, struct ivc_fi_peer **ret_peer)
 {
     struct ivc_fi_peer *peer;
@@ -92,10 +114,8 @@ int ivc_fi_ep_connect(struct ivc_fi_ep *ep, fi_addr_t addr, struct ivc_fi_peer *
     if (addr >= ep->av->n_addresses || !ep->av->addresses[addr].len)
         return -FI_EINVAL;
     r = ivc_endpoint_connect(ep->endpoint, &ep->av->addresses[addr], &core);
-    if (r != 0) {
-        IVC_FI_WARN("address %llu: %s", (unsigned long long)addr, ivc_error_text());
-        return ivc_fi_error(r);
-    }
+    if (r != 0)
+        return not_connected(ep, addr, r);
     peer = ivc_peer_arg(core);
     if (!peer)
         peer = peer_new(ep, core);
@@ -122,6 +142,13 @@ void ivc_fi_peer_arrived(void *arg, struct ivc_peer *core)
         name_peer(ep, peer, addr);
 }
 
+/* At once, under whatever locks we are called: our peers see it, and end in their turn. */
+static void end_process(void)
+{
+    ivc_fi_say("process %ld ends with its peer (IVC_ON_PEER_LOSS=abort)", (long)getpid());
+    _exit(EXIT_FAILURE);
+}
+
 /* The first is said to people: a job ends with it, and others often follow from it. */
 static void tell_gone(const struct ivc_peer *core, const char *reason)
 {
@@ -134,6 +161,8 @@ static void tell_gone(const struct ivc_peer *core, const char *reason)
         ivc_fi_say("%s", text);
     else
         IVC_FI_WARN("%s", text);
+    if (ivc_path_ends_with_peer())
+        end_process();
 }
 
 void ivc_fi_peer_gone(void *arg, struct ivc_peer *core, const char *reason)

@@ -64,6 +64,7 @@ FI_EXT_INI
     find_core(caller);
     if (core_version && core_version() > ivc_fi_provider.fi_version)
         ivc_fi_provider.fi_version = core_version();
+    ivc_fi_check_spelling();
     return &ivc_fi_provider;
 }
 

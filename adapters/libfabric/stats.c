@@ -19,7 +19,7 @@
 static const char *const rank_variables[] = { "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK" };
 
 /* "rank 3", or "process 4711" where no launcher has said a rank. */
-static void describe_self(char *text, size_t size)
+static void describe_process(char *text, size_t size)
 {
     for (unsigned i = 0; i < sizeof rank_variables / sizeof *rank_variables; i++) {
         const char *value = getenv(rank_variables[i]);
@@ -33,30 +33,49 @@ static void describe_self(char *text, size_t size)
     snprintf(text, size, "process %ld", (long)getpid());
 }
 
+void ivc_fi_describe_self(const struct ivc_fi_ep *ep, char *ret_text, size_t size)
+{
+    char process[32], host[65] = "";
+    struct ivc_address address;
+
+    describe_process(process, sizeof process);
+    gethostname(host, sizeof host - 1);
+    ivc_endpoint_address(ep->endpoint, &address);
+    snprintf(ret_text, size, "%s on host %s, endpoint %016" PRIx64, process, host, ivc_address_id(&address));
+}
+
+/* Of one that is not reached through memory: why. */
+static void tell_why(const struct ivc_fi_ep *ep, const struct ivc_peer *peer, char *ret_text, size_t size)
+{
+    char why[480];
+    enum ivc_path_reason reason = ivc_peer_path_reason(ep->endpoint, peer, why, sizeof why);
+
+    *ret_text = '\0';
+    if (reason != IVC_PATH_REASON_SHARED && reason != IVC_PATH_REASON_GONE)
+        snprintf(ret_text, size, "; not by memory: %s", why);
+}
+
 void ivc_fi_stats_print(const struct ivc_fi_ep *ep)
 {
-    char self[32], host[65] = "";
-    struct ivc_address address;
+    char self[IVC_FI_SELF_MAX];
 
     if (!ep->endpoint || !ivc_env_is_on("IVC_STATS"))
         return;
-    describe_self(self, sizeof self);
-    gethostname(host, sizeof host - 1);
-    ivc_endpoint_address(ep->endpoint, &address);
+    ivc_fi_describe_self(ep, self, sizeof self);
     for (const struct ivc_fi_peer *peer = ep->peers; peer; peer = peer->next) {
-        char in_place[48] = "";
+        char in_place[48] = "", why[512];
         struct ivc_peer_stats s;
 
         ivc_peer_stats(peer->peer, &s);
         if (s.read_bytes > 0)
             snprintf(in_place, sizeof in_place, ", read in place %" PRIu64 " bytes", s.read_bytes);
+        tell_why(ep, peer->peer, why, sizeof why);
         /* One call for a line: stderr has no buffer, so the lines of several ranks do not mix. */
-        fprintf(stderr, "ivc: %s on host %s, endpoint %016" PRIx64 ", peer endpoint %016" PRIx64
-                ": memory: sent %" PRIu64 " packets %" PRIu64 " bytes, received %" PRIu64
+        fprintf(stderr, "ivc: %s, peer endpoint %016" PRIx64 ": memory: sent %" PRIu64 " packets %" PRIu64 " bytes, received %" PRIu64
                 " packets %" PRIu64 " bytes, full %" PRIu64 "%s; network: sent %" PRIu64
-                " bytes, received %" PRIu64 " bytes\n",
-                self, host, ivc_address_id(&address), ivc_peer_id(peer->peer), s.sent_packets,
+                " bytes, received %" PRIu64 " bytes%s\n",
+                self, ivc_peer_id(peer->peer), s.sent_packets,
                 s.sent_bytes, s.received_packets, s.received_bytes, s.full, in_place, s.network_sent_bytes,
-                s.network_received_bytes);
+                s.network_received_bytes, why);
     }
 }

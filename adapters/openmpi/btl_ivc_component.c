@@ -194,6 +194,8 @@ static int endpoint_open(bool threads, bool crowded, struct ivc_endpoint **ret_e
     };
     int rc = ivc_endpoint_open(&options, ret_endpoint);
 
+    if (rc != 0 && ivc_path_requires_memory())
+        ivc_btl_end_job("IVC_REQUIRE=memory asks for memory to every peer: %s", ivc_error_text());
     if (rc < 0)
         ivc_btl_say("open", "%s; Open MPI goes on with its other transports", ivc_error_text());
     return rc;

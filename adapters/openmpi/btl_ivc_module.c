@@ -84,6 +84,12 @@ static bool address_of(struct opal_proc_t *proc, struct ivc_address *ret_address
     return good;
 }
 
+static void require_memory(const struct opal_proc_t *proc, const struct ivc_address *address)
+{
+    if (ivc_endpoint_check_path(ivc_btl_module.endpoint, address) != 0 && ivc_path_requires_memory())
+        ivc_btl_end_job("rank %u: %s", proc->proc_name.vpid, ivc_error_text());
+}
+
 static struct mca_btl_base_endpoint_t *endpoint_for(struct opal_proc_t *proc)
 {
     struct mca_btl_base_endpoint_t *endpoint;
@@ -91,8 +97,15 @@ static struct mca_btl_base_endpoint_t *endpoint_for(struct opal_proc_t *proc)
     struct ivc_peer *peer;
     int rc;
 
-    if (proc == opal_proc_local_get() || !address_of(proc, &address))
+    if (proc == opal_proc_local_get())
         return NULL;
+    if (!address_of(proc, &address)) {
+        if (ivc_path_requires_memory())
+            ivc_btl_end_job("rank %u has no address of this plug-in, and IVC_REQUIRE=memory asks for memory to every "
+                            "peer; is mca_btl_ivc.so there, and a region?", proc->proc_name.vpid);
+        return NULL;
+    }
+    require_memory(proc, &address);
     rc = ivc_endpoint_connect(ivc_btl_module.endpoint, &address, &peer);
     if (rc != 0) {
         opal_output_verbose(10, opal_btl_base_framework.framework_output,

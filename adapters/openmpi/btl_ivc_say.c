@@ -10,8 +10,10 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "opal/mca/pmix/pmix.h"
 #include "opal/util/proc.h"
 
 static bool first_to_say(const char *subject)
@@ -40,4 +42,18 @@ void ivc_btl_say(const char *subject, const char *format, ...)
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
     fprintf(stderr, "ivc: %s\n", line);
+}
+
+void ivc_btl_end_job(const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    fprintf(stderr, "ivc: rank %u on host %s: %s\n", OPAL_PROC_MY_NAME.vpid, opal_process_info.nodename, line);
+    if (opal_pmix.abort != NULL)
+        (void) opal_pmix.abort(EXIT_FAILURE, "ivc: IVC_REQUIRE=memory", NULL);
+    _exit(EXIT_FAILURE);
 }
