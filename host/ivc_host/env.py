@@ -60,7 +60,7 @@ Heap = Annotated[
 ]
 
 #: What a user may have set, and every rank should see.
-_OURS = ("IVC_REGION", "IVC_NETWORK", "IVC_STATS", "IVC_HEAP_LEAST")
+_OURS = ("IVC_REGION", "IVC_NETWORK", "IVC_STATS", "IVC_HEAP_LEAST", "IVC_REQUIRE", "IVC_ON_PEER_LOSS")
 
 #: Where Intel's libfabric has its providers: in oneAPI, in older releases, in PyPI's wheel.
 _INTEL_FOLDERS = ("opt/mpi/libfabric/lib/prov", "libfabric/lib/prov", "lib")

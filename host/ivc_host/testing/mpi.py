@@ -346,6 +346,68 @@ def _looks(run: Run, where: Path) -> None:
     run.check("who waits sleeps, who only looks does not", done.returncode == 0, done.stdout)
 
 
+def _required(run: Run, where: Path) -> None:
+    """Memory to every peer is required: a job in one region runs; one in two, or with none, ends and says why."""
+    ways = {"plug-in": {**environment(str(where)), **SELECTIONS["btl ivc,tcp,self"]}}
+    if _provider_file().exists():
+        ways["mtl/ofi"] = {**_provider_environment(str(where)), **OVER_LIBFABRIC["mtl/ofi"]}
+    words = [program("integrity"), "--iterations", "1", "--max-size", "1000"]
+    with region(16 << 20) as other:
+        for label, env in ways.items():
+            env = {**env, "IVC_REQUIRE": "memory"}
+            done = _mpirun(run, 2, words, env)
+            run.check(f"memory is required, and there, {label}", done.returncode == 0, done.stdout)
+            cases = {str(other): "is in another region than ours", "none": "no region is to be used"}
+            for place, why in cases.items():
+                both = ["-x", f"IVC_REGION={where}", *words, ":", "-np", "1", "-x", f"IVC_REGION={place}", *words]
+                mixed = {name: value for name, value in env.items() if name != "IVC_REGION"}
+                done = _mpirun(run, 1, both, mixed)
+                good = done.returncode != 0 and why in done.stdout and "IVC_REQUIRE=memory" in done.stdout
+                run.check(f"memory is required, {label}: {why}", good, done.stdout)
+
+
+def _spelling(run: Run, where: Path) -> None:
+    """FI_PROVIDER that libfabric will not take for us is named; one that it takes, or that means others, is not."""
+    if not _provider_file().exists():
+        run.skipped("spellings of FI_PROVIDER", "libivc-fi.so is not built (libfabric-dev)")
+        return
+    words = [program("integrity"), "--iterations", "1", "--max-size", "1000"]
+    for spelling, odd in ((" ivc", True), ("ivc;tcp", True), ("IVC", False), ("tcp,ivc", False), ("^ivc", False)):
+        env = {**_provider_environment(str(where)), **OVER_LIBFABRIC["mtl/ofi"], "FI_PROVIDER": spelling}
+        done = _mpirun(run, 2, words, env)
+        said = "does not name this provider" in done.stdout
+        run.check(f"FI_PROVIDER='{spelling}': {'a line' if odd else 'no line'}", said == odd, done.stdout)
+
+
+def _lost_peer(run: Run, where: Path) -> None:
+    """A launcher that lets ranks go on (--enable-recovery) leaves it to us to end those that lose a peer."""
+    if not _provider_file().exists():
+        run.skipped("IVC_ON_PEER_LOSS", "libivc-fi.so is not built (libfabric-dev)")
+        return
+    words = ["mpirun", "--oversubscribe", "--enable-recovery", "-np", "3", program("integrity"), "--seconds", "60"]
+    env = {**_provider_environment(str(where)), **OVER_LIBFABRIC["mtl/ofi"], "IVC_ON_PEER_LOSS": "abort"}
+    job = subprocess.Popen(words, env={**os.environ, **env}, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True)  # fmt: skip
+    try:
+        time.sleep(3)
+        ranks = _ranks_of(job)
+        if not run.check("a job of three is running, mtl/ofi", len(ranks) == 3):
+            return
+        os.kill(ranks[1], signal.SIGKILL)
+        end = time.monotonic() + 20
+        while _ranks_of(job) and time.monotonic() < end:
+            time.sleep(0.1)
+        run.check("who loses a peer ends", not _ranks_of(job))
+        job.kill()      # Open MPI 4.1's mpirun stays behind after such a job
+        said = job.communicate(timeout=30)[0]
+        run.log(said)
+        by_us = said.count("ends with its peer (IVC_ON_PEER_LOSS=abort)") == 2
+        run.check("who loses a peer ends: by the switch", by_us, said)
+    finally:
+        job.kill()
+        job.wait()
+
+
 def _two_jobs(run: Run, where: Path) -> None:
     words = ["mpirun", "--oversubscribe", "-np", "2", program("integrity"), "--seconds", "4"]
     env = {**os.environ, **environment(str(where))}
@@ -411,6 +473,9 @@ def host(run: Run) -> None:
         _crowded(run, where)
         _free_lists(run, where)
         _looks(run, where)
+        _required(run, where)
+        _spelling(run, where)
+        _lost_peer(run, where)
         _two_jobs(run, where)
         _killed_rank(run, where)
     _without_region(run)
