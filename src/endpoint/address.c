@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { ADDRESS_VERSION = 3 };   /* also of what an endpoint's packets mean */
+enum { ADDRESS_VERSION = 4 };   /* also of what an endpoint's packets mean */
 
 static uint64_t region_hash(const struct ivc_region_info *info)
 {
@@ -63,7 +63,7 @@ int ivc_address_read(const struct ivc_address *address, struct ivc_address_field
     if (fields.version != ADDRESS_VERSION)
         return ivc_error_set(IVC_E_UNREACHABLE, "address of version %u: made by another version of "
                              "ivc", fields.version);
-    if (fields.id == 0 || fields.network.len > sizeof fields.network.bytes)
+    if (fields.id == 0 || !ivc_network_name_is_valid(&fields.network))
         return ivc_error_set(IVC_E_UNREACHABLE, "address of %016" PRIx64 " is damaged", fields.id);
     *ret_fields = fields;
     return 0;

@@ -136,8 +136,7 @@ static int init(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options
         r = ivc_remote_open(endpoint, options);
     endpoint->answers = endpoint->network || endpoint->on_parted;
     if (r == 0)
-        ivc_wake_open(&endpoint->wake, endpoint->id, endpoint->network
-                      ? ivc_network_ip(endpoint->network) : NULL);
+        ivc_wake_open(&endpoint->wake, endpoint->id, NULL);
     if (r == 0)
         r = move_in(endpoint, options);
     if (r == 0 && options->moves && !options->network)

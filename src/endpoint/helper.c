@@ -186,9 +186,9 @@ static int end_for_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     if (peer->over || ivc_peer_state(peer) == IVC_PEER_GONE)
         return 0;
     peer->over = true;
-    peer->over_told = true;
     peer->over_reason = "memory that the application had of ivc_alloc() was taken away without asking, and "
                         "what it had written there is lost";
+    peer->over_tells = peer->over_reason;
     return 0;
 }
 

@@ -50,7 +50,7 @@ struct ivc_peer {
     struct ivc_backlog unread;      /* to be delivered before anything else */
     bool over;                      /* ... and then the peer is gone, for this reason: */
     const char *over_reason;
-    bool over_told;                 /* ... which the peer cannot know */
+    const char *over_tells;         /* ... which the peer is told in these words; NULL: it knows */
     bool emptied;                   /* without a network: its ring was read to the end */
     bool parted;                    /* ... and the attachment is over, which the adapter has not heard */
     struct ivc_losses losses;       /* lost.c */

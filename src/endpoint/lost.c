@@ -205,7 +205,7 @@ static bool say(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const stru
     ivc_endpoint_lock(endpoint);
     r = ivc_remote_send_lost(endpoint, peer, word, sizeof *word);
     if (r == 0)
-        ivc_route_watch(peer->route);
+        ivc_route_watch(endpoint->network, peer->route);
     ivc_endpoint_unlock(endpoint);
     if (r == IVC_E_FULL)
         ivc_endpoint_leave_to_progress(endpoint);

@@ -155,7 +155,7 @@ static bool has_come_back(const struct ivc_endpoint *endpoint, const struct ivc_
 static void begin_anew(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     peer->over = false;
-    peer->over_reason = NULL;
+    peer->over_reason = peer->over_tells = NULL;
     peer->losses = (struct ivc_losses){ 0 };
     ivc_peer_set_state(endpoint, peer, IVC_PEER_CLOSED, "it is a member again");
 }

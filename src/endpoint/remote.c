@@ -62,7 +62,7 @@ int ivc_remote_make(struct ivc_endpoint *endpoint, const struct ivc_address_fiel
         return -ENOMEM;
     peer->network = fields->network;
     peer->told_region = ivc_address_told_region(fields);
-    r = ivc_network_connect(endpoint->network, &peer->network, peer, &peer->route);
+    r = ivc_network_connect(endpoint->network, peer->member.endpoint_id, &peer->network, peer, &peer->route);
     if (r != 0) {
         free(peer);
         return r;
@@ -80,7 +80,7 @@ int ivc_remote_open_route(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
         return ivc_error_set(IVC_E_UNREACHABLE, "client %u on %s shares no memory with us any more, "
                              "and there is no network to it", peer->member.client_id,
                              peer->member.host);
-    return ivc_network_connect(endpoint->network, &peer->network, peer, &peer->route);
+    return ivc_network_connect(endpoint->network, peer->member.endpoint_id, &peer->network, peer, &peer->route);
 }
 
 int ivc_remote_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
@@ -88,7 +88,7 @@ int ivc_remote_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
     int r = ivc_remote_open_route(endpoint, peer);
 
     if (r == 0)
-        ivc_route_watch(peer->route);
+        ivc_route_watch(endpoint->network, peer->route);
     return r;
 }
 
@@ -213,11 +213,13 @@ int ivc_remote_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_
     return r != 0 ? r : send_packet(endpoint, peer, tag, iov, n_iov, len);
 }
 
-int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_buffer)
+int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, struct ivc_buffer *ret_buffer)
 {
     void *data;
-    int r = ivc_network_buffer_get(endpoint->network, &ret_buffer->network, &data);
+    int r = ivc_remote_open_route(endpoint, peer);
 
+    if (r == 0)
+        r = ivc_network_buffer_get(endpoint->network, peer->route, &ret_buffer->network, &data);
     if (r != 0)
         return r;
     ret_buffer->data = (char *)data + sizeof(struct wire);
@@ -305,14 +307,24 @@ static void end(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char
     ivc_route_free(endpoint->network, peer->route);
 }
 
-/* The peer has to know as well, or it would wait for answers to what is dropped from now on. */
+/* The peer has to know as well, or it would wait for answers to what is dropped from now on.  Where no route leads
+ * there yet, progress tells it, and ends the connection then. */
 static void end_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer, const char *reason,
                        const char *told)
 {
+    int r;
+
     ivc_endpoint_lock(endpoint);
-    (void)ivc_remote_send_broken(endpoint, peer, told);
+    r = ivc_remote_send_broken(endpoint, peer, told);
+    if (r == IVC_E_FULL) {
+        peer->over = true;
+        peer->over_reason = reason;
+        peer->over_tells = told;
+        ivc_endpoint_leave_to_progress(endpoint);
+    }
     ivc_endpoint_unlock(endpoint);
-    end(endpoint, peer, reason);
+    if (r != IVC_E_FULL)
+        end(endpoint, peer, reason);
 }
 
 /* By the peer, for a reason that it tells. */
@@ -364,7 +376,7 @@ static void on_packet(void *arg, const void *data, size_t len)
     len -= sizeof wire;
     peer = wire.kind == WIRE_GREETING ? take_greeting(endpoint, &wire, content, len)
            : ivc_peer_find(endpoint, wire.from);
-    if (!peer || ivc_peer_state(peer) == IVC_PEER_GONE || !listen_to(endpoint, peer))
+    if (!peer || ivc_peer_state(peer) == IVC_PEER_GONE || peer->over_tells || !listen_to(endpoint, peer))
         return;     /* of a job that is not ours, or of one that was given up */
     ivc_route_heard(peer->route);
     if (wire.kind == WIRE_BROKEN) {
@@ -427,7 +439,7 @@ static void on_down(void *arg, struct ivc_route *route, const char *reason)
     struct ivc_peer *peer = ivc_route_arg(route);
 
     if (!does_without(endpoint, peer))
-        ivc_peer_end(endpoint, peer, reason);
+        ivc_peer_end(endpoint, peer, peer->over_tells ? peer->over_reason : reason);
 }
 
 /*
@@ -511,6 +523,7 @@ void ivc_endpoint_watch(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_options *options)
 {
     struct ivc_network_options network = {
+        .id = endpoint->id,
         .provider = options->network_provider,
         .packet_max = sizeof(struct wire) + IVC_MAX(ivc_endpoint_double_max(endpoint),
                                                     sizeof(struct greeting)),

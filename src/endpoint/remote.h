@@ -42,7 +42,7 @@ int ivc_remote_send_broken(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
 /* Under send_lock.  What was left over goes first. */
 int ivc_remote_send(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                     const struct iovec *iov, unsigned n_iov, size_t len);
-int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_buffer *ret_buffer);
+int ivc_remote_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer, struct ivc_buffer *ret_buffer);
 int ivc_remote_send_buffer(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint8_t tag,
                            const struct ivc_buffer *buffer, size_t len);
 

@@ -330,8 +330,7 @@ int ivc_endpoint_buffer_get(struct ivc_endpoint *endpoint, struct ivc_peer *peer
     ret_buffer->side = ivc_tx_copy_side(&peer->tx, size);   /* without a ring: zeroes, into the cache */
     switch (ivc_peer_state(peer)) {
     case IVC_PEER_CLOSED:
-        r = endpoint->network ? ivc_remote_buffer_get(endpoint, ret_buffer)
-            : ivc_remote_open_route(endpoint, peer);
+        r = ivc_remote_buffer_get(endpoint, peer, ret_buffer);
         break;
     case IVC_PEER_SUSPENDING:
         r = IVC_E_FULL;

@@ -237,9 +237,9 @@ static void end_over(struct ivc_endpoint *endpoint, struct ivc_peer *peer)
 {
     int r = 0;
 
-    if (peer->over_told && !ivc_peer_is_memory_only(endpoint, peer)) {
+    if (peer->over_tells && !ivc_peer_is_memory_only(endpoint, peer)) {
         ivc_endpoint_lock(endpoint);
-        r = ivc_remote_send_broken(endpoint, peer, peer->over_reason);
+        r = ivc_remote_send_broken(endpoint, peer, peer->over_tells);
         ivc_endpoint_unlock(endpoint);
     }
     if (r == IVC_E_FULL)

@@ -1066,7 +1066,7 @@ static void test_remote_lies(void)
     } words = { .from = 0x1234567, .kind = 2, .magic_id = 5 };
     struct liar liar = { 0 };
     struct ivc_network_options options = {
-        .packet_max = 40000, .on_packet = liar_hears, .on_down = liar_down, .arg = &liar,
+        .id = 0x1234567, .packet_max = 40000, .on_packet = liar_hears, .on_down = liar_down, .arg = &liar,
     };
     struct ivc_address_fields target;
     struct ivc_address address;
@@ -1075,12 +1075,12 @@ static void test_remote_lies(void)
     ivc_endpoint_address(a.endpoint, &address);
     CHECK_EQ(ivc_address_read(&address, &target), 0);
     CHECK_EQ(ivc_network_open(&options, &liar.network), 0);
-    CHECK_EQ(ivc_network_connect(liar.network, &target.network, NULL, &liar.route), 0);
+    CHECK_EQ(ivc_network_connect(liar.network, target.id, &target.network, NULL, &liar.route), 0);
 
     for (size_t len = 1; len < 20; len++)       /* too short; of nobody */
         liar_says(&liar, &words, len);
     words.address = (struct ivc_address_fields){
-        .version = 3, .slot = UINT16_MAX, .id = 0x7654321,
+        .version = 4, .slot = UINT16_MAX, .id = 0x7654321,
     };
     ivc_network_name(liar.network, &words.address.network);
     liar_says(&liar, &words, sizeof words);     /* a greeting in another's name */
@@ -1090,8 +1090,8 @@ static void test_remote_lies(void)
     words.magic_id = 5;
     words.address.version = 1;
     liar_says(&liar, &words, sizeof words);     /* of another version */
-    words.address.version = 3;
-    words.address.network.len = 4000;
+    words.address.version = 4;
+    words.address.network.n_ip4 = words.address.network.n_ip6 = 200;
     liar_says(&liar, &words, sizeof words);     /* an address longer than it can be */
     ivc_network_name(liar.network, &words.address.network);
     liar_says(&liar, &words, sizeof words - 1);

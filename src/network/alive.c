@@ -27,9 +27,7 @@
 #include "base/error.h"
 #include "network/internal.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -44,12 +42,6 @@ enum {
     STUCK_LONGEST_MS = 60000,       /* between two questions about one that does not take packets */
     GAP_MAX_MS = 2000,              /* what counts at most of the time between two ticks */
     CLOSED_PORT = 9,                /* any that nobody is likely to serve */
-};
-
-union name {
-    struct sockaddr any;
-    struct sockaddr_in in4;
-    struct sockaddr_in6 in6;
 };
 
 int ivc_alive_init(struct ivc_network *network)
@@ -67,45 +59,33 @@ uint64_t ivc_alive_now(struct ivc_network *network)
     return ivc_now_ms() - atomic_load_explicit(&network->unseen_ms, memory_order_relaxed);
 }
 
-static union name name_of(const struct ivc_route *route)
+static union ivc_ip name_of(const struct ivc_route *route)
 {
-    union name name = { 0 };
+    union ivc_ip name;
 
-    memcpy(&name, route->peer_name, IVC_MIN(sizeof name, sizeof route->peer_name));
+    memcpy(&name, route->peer_name, sizeof name);
     return name;
 }
 
 static bool same_host(const struct ivc_route *a, const struct ivc_route *b)
 {
-    union name name_a = name_of(a), name_b = name_of(b);
+    union ivc_ip name_a = name_of(a), name_b = name_of(b);
 
-    if (name_a.any.sa_family != name_b.any.sa_family)
-        return false;
-    return name_a.any.sa_family == AF_INET
-        ? name_a.in4.sin_addr.s_addr == name_b.in4.sin_addr.s_addr
-        : memcmp(&name_a.in6.sin6_addr, &name_b.in6.sin6_addr, sizeof name_a.in6.sin6_addr) == 0;
+    return ivc_ip_is_same(&name_a, &name_b);
 }
 
 static int start_connecting(const struct ivc_route *route, bool host)
 {
-    union name to = name_of(route);
-    socklen_t len;
+    union ivc_ip to = name_of(route);
     int fd;
 
-    if (to.any.sa_family == AF_INET) {
-        len = sizeof to.in4;
-        if (host)
-            to.in4.sin_port = htons(CLOSED_PORT);
-    } else if (to.any.sa_family == AF_INET6) {
-        len = sizeof to.in6;
-        if (host)
-            to.in6.sin6_port = htons(CLOSED_PORT);
-    } else {
+    if (!ivc_ip_is_one(&to))
         return -1;
-    }
+    if (host)
+        ivc_ip_set_port(&to, CLOSED_PORT);
     fd = socket(to.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd >= 0)
-        (void)connect(fd, &to.any, len);    /* the answer is read from the socket, later */
+        (void)connect(fd, &to.any, ivc_ip_size(&to));   /* the answer is read from the socket, later */
     return fd;
 }
 
@@ -256,9 +236,9 @@ static void look_at_route(struct ivc_network *network, struct ivc_route *route, 
         (void)ivc_send_nothing(network, route, 0);
     if (ivc_route_state(route) != IVC_ROUTE_UP)
         return;
-    if (network->ip && !route->probing && now >= route->probe_at)
+    if (network->of_tcp && !route->probing && now >= route->probe_at)
         start_probe(network, route, !stuck, now);
-    if (!network->ip && refused && now >= refused + blind_ms)
+    if (!network->of_tcp && refused && now >= refused + blind_ms)
         ivc_route_fail(network, route, "network: nothing could be sent to the peer for %u s",
                        (unsigned)((now - refused) / 1000));
 }

@@ -31,22 +31,16 @@ void ivc_network_name(const struct ivc_network *network, struct ivc_network_name
     memset(ret_name, 0, sizeof *ret_name);
 }
 
-const struct sockaddr *ivc_network_ip(const struct ivc_network *network)
-{
-    (void)network;
-    return NULL;
-}
-
 const char *ivc_network_describe(const struct ivc_network *network)
 {
     (void)network;
     return "none";
 }
 
-int ivc_network_connect(struct ivc_network *network, const struct ivc_network_name *name, void *arg,
-                        struct ivc_route **ret_route)
+int ivc_network_connect(struct ivc_network *network, uint64_t id, const struct ivc_network_name *name,
+                        void *arg, struct ivc_route **ret_route)
 {
-    (void)network, (void)name, (void)arg, (void)ret_route;
+    (void)network, (void)id, (void)name, (void)arg, (void)ret_route;
     return IVC_E_UNREACHABLE;
 }
 
@@ -56,9 +50,9 @@ void *ivc_route_arg(const struct ivc_route *route)
     return NULL;
 }
 
-void ivc_route_watch(struct ivc_route *route)
+void ivc_route_watch(struct ivc_network *network, struct ivc_route *route)
 {
-    (void)route;
+    (void)network, (void)route;
 }
 
 void ivc_route_heard(struct ivc_route *route)
@@ -78,10 +72,10 @@ int ivc_network_send(struct ivc_network *network, struct ivc_route *route, const
     return IVC_E_GONE;
 }
 
-int ivc_network_buffer_get(struct ivc_network *network, struct ivc_network_buffer **ret_buffer,
-                           void **ret_data)
+int ivc_network_buffer_get(struct ivc_network *network, struct ivc_route *route,
+                           struct ivc_network_buffer **ret_buffer, void **ret_data)
 {
-    (void)network, (void)ret_buffer, (void)ret_data;
+    (void)network, (void)route, (void)ret_buffer, (void)ret_data;
     return IVC_E_GONE;
 }
 

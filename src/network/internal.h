@@ -10,6 +10,7 @@
 #define IVC_NETWORK_INTERNAL_H
 
 #include "base/error.h"
+#include "base/ip.h"
 #include "base/util.h"
 #include "network/network.h"
 #include "network/provider.h"
@@ -38,6 +39,15 @@ enum {
     IVC_NETWORK_MARK_EVERY = 32,
     IVC_NETWORK_MARKS_MAX = 4,
 };
+
+/* How far the provider is opened. */
+enum ivc_stage {
+    IVC_STAGE_NAMED,    /* not at all */
+    IVC_STAGE_LOADED,
+    IVC_STAGE_BOUND,    /* to an address: it can be used */
+};
+
+enum { IVC_FABRIC_NAME_MAX = 128 };     /* the longest that fi_getname() may give */
 
 enum ivc_op_kind { IVC_OP_RECEIVE, IVC_OP_SEND, IVC_OP_MARK, IVC_OP_PULL };
 
@@ -99,6 +109,8 @@ struct ivc_pull {
 
 enum ivc_route_state {
     IVC_ROUTE_UP,
+    IVC_ROUTE_UNUSED,   /* nobody has asked its contact yet */
+    IVC_ROUTE_SEEKING,  /* it has not answered yet */
     IVC_ROUTE_FAILING,  /* the reason is known; what is under way comes back first */
     IVC_ROUTE_DOWN,     /* on_down was called */
 };
@@ -114,8 +126,10 @@ struct ivc_route {
     struct ivc_route *next;             /* of all there ever were, see route.c */
     struct ivc_route *next_failing;
     uint64_t failing_since;
-    char reason[160];
+    char reason[400];
 
+    uint64_t id;                        /* who is meant, and where its contact is */
+    struct ivc_network_name name;
     bool freed;                         /* its owner does not want to hear of it any more */
 
     /* Signs of life (alive.c).  Times are those of ivc_alive_now(). */
@@ -127,7 +141,7 @@ struct ivc_route {
     uint64_t quiet_since, still_since;
     bool stuck, probing;
     uint64_t probe_at, probe_interval, silent_since;
-    uint8_t peer_name[IVC_NETWORK_NAME_MAX];
+    uint8_t peer_name[IVC_FABRIC_NAME_MAX];
 };
 
 /* A question whether the other end still exists (alive.c). */
@@ -146,14 +160,22 @@ struct ivc_network {
     struct fid_av *av;
     struct fid_cq *cq;
     struct fid_ep *ep;
-    int wait_fd;
+    struct ivc_contact *contact;
+    _Atomic(enum ivc_stage) stage;  /* all of the provider's is visible to who acquires it as BOUND */
+    int wait_fd, news_fd;       /* an epoll of `news_fd` (a route is settled) and the provider's */
+    _Atomic bool blind;         /* the provider has none */
     bool threads, local_mr, endpoint_mr, virtual_addresses;
-    size_t packet_max, inject_max, iov_max;
+    size_t packet_max;
+    _Atomic size_t inject_max, iov_max;     /* relaxed: senders read them before the lock */
     ivc_network_packet_fn *on_packet;
     ivc_network_down_fn *on_down;
     void *arg;
     struct ivc_network_name name;
-    char description[160];
+    char wanted[64];            /* the provider's name; "": the default */
+    uint32_t fabric_hash, fabric_len;
+    uint8_t fabric_name[IVC_FABRIC_NAME_MAX];
+    char description[512];
+    bool failed;                /* it could not be bound, and that is the description */
 
     pthread_mutex_t lock;
     struct ivc_buffers small, large;
@@ -178,7 +200,8 @@ struct ivc_network {
     _Atomic bool tick_due;
     _Atomic uint64_t tick_at;
     uint64_t timeout_ms;        /* IVC_NETWORK_TIMEOUT; 0: never give up */
-    bool ip;                    /* addresses are of listening TCP sockets */
+    bool ip;                    /* addresses are of IP ... */
+    bool of_tcp;                /* ... and of listening TCP sockets */
     struct ivc_probe probes[IVC_NETWORK_PROBES];
     bool draining;              /* the last wait: what arrives is dropped */
 };
@@ -207,16 +230,39 @@ static inline enum ivc_route_state ivc_route_state(struct ivc_route *route)
     return atomic_load_explicit(&route->state, memory_order_relaxed);
 }
 
-/* Whether something may go that way: 0, or as ivc_network_send(). Of one that fails only on_down tells whether there is
- * another. */
-static inline int ivc_route_check(struct ivc_route *route)
+/* Acquire: pairs with the release in ivc_network_bind(); the provider's objects are visible. */
+static inline bool ivc_network_is_bound(const struct ivc_network *network)
 {
-    enum ivc_route_state state = ivc_route_state(route);
-
-    if (__builtin_expect(state == IVC_ROUTE_UP, 1))
-        return 0;
-    return state == IVC_ROUTE_DOWN ? IVC_E_GONE : IVC_E_FULL;
+    return atomic_load_explicit(&network->stage, memory_order_acquire) == IVC_STAGE_BOUND;
 }
+
+/* route.c.  Under the lock: the answer for a route that is not up; an unused one's contact is asked. */
+int ivc_route_refuse(struct ivc_network *network, struct ivc_route *route);
+
+/* Under the lock: whether something may go that way: 0, or as ivc_network_send(). Of one that fails only on_down tells whether there is
+ * another. */
+static inline int ivc_route_check(struct ivc_network *network, struct ivc_route *route)
+{
+    return __builtin_expect(ivc_route_state(route) == IVC_ROUTE_UP, 1) ? 0 : ivc_route_refuse(network, route);
+}
+
+/* network.c: whoever opens the network, then the contact's thread. */
+/* Finds the provider. */
+int ivc_network_load(struct ivc_network *network);
+/* Opens it, at that address of ours.  0 when it was open before. */
+int ivc_network_bind(struct ivc_network *network, const union ivc_ip *source);
+
+/* contact.c */
+/* Listens, and makes our name. */
+int ivc_contact_open(struct ivc_network *network, uint64_t id);
+int ivc_contact_start(struct ivc_network *network);
+void ivc_contact_free(struct ivc_network *network);
+/* The route's contact is asked from now on. */
+int ivc_contact_seek(struct ivc_network *network, struct ivc_route *route);
+/* Progress: routes whose contact has answered; and, when nothing has come, those whose contact does not: who
+ * has left cannot be asked any more, and what it sent before is taken first. */
+void ivc_contact_settle(struct ivc_network *network, bool nothing_came);
+bool ivc_contact_has_news(const struct ivc_network *network);
 
 /* buffer.c */
 void ivc_buffers_init(struct ivc_network *network);
@@ -227,6 +273,10 @@ void ivc_buffer_post_receive(struct ivc_network *network, struct ivc_network_buf
 void ivc_buffers_free(struct ivc_network *network);
 
 /* route.c */
+#define IVC_NETWORK_ANOTHER "network: the peer uses another provider, or another version of it, than ours (%s): set " \
+                            "IVC_NETWORK to the same"
+/* Progress: packets can go there, to what fi_getname() gave at the other end. */
+void ivc_route_begin(struct ivc_network *network, struct ivc_route *route, const void *name, size_t len);
 /* The route cannot be used any more: on_down follows, from progress. */
 __attribute__((format(printf, 3, 4)))
 void ivc_route_fail(struct ivc_network *network, struct ivc_route *route, const char *format, ...);

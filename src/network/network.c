@@ -10,6 +10,8 @@
 #include <sched.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 enum { COMPLETIONS = 4096 };    /* room in the queue, where the provider's own does not grow */
 
@@ -18,19 +20,6 @@ static int fail(struct ivc_network *network, const char *what, int r)
     return ivc_error_set(-ENODEV, "network: %s: %s: %s; set IVC_NETWORK to another provider or to "
                          "none", network->provider.info->fabric_attr->prov_name, what,
                          ivc_network_strerror(network, -r));
-}
-
-/* Whether addresses are those of listening TCP sockets; the core's name comes first. */
-static bool is_of_tcp(const struct fi_info *info)
-{
-    static const char *const cores[] = { "tcp", "net", "sockets" };
-    const char *name = info->fabric_attr->prov_name;
-    size_t len = strcspn(name, ";");
-
-    for (size_t i = 0; i < sizeof cores / sizeof *cores; i++)
-        if (strlen(cores[i]) == len && strncasecmp(name, cores[i], len) == 0)
-            return true;
-    return false;
 }
 
 /* What the provider wants of us, and what it offers. */
@@ -43,13 +32,19 @@ static void read_info(struct ivc_network *network)
     network->local_mr = mr_mode & FI_MR_LOCAL;
     network->endpoint_mr = mr_mode & FI_MR_ENDPOINT;
     network->virtual_addresses = mr_mode & FI_MR_VIRT_ADDR;
-    network->iov_max = IVC_MAX(tx->iov_limit, 1);
+    atomic_store_explicit(&network->iov_max, IVC_MAX(tx->iov_limit, 1), memory_order_relaxed);
     /* One report names a route, many times; a provider that writes into our contexts forbids it. */
     if (!(info->mode & (FI_CONTEXT | FI_CONTEXT2)) && !network->local_mr)
-        network->inject_max = tx->inject_size;
+        atomic_store_explicit(&network->inject_max, tx->inject_size, memory_order_relaxed);
     network->reports_in_order = info->rx_attr->comp_order & FI_ORDER_STRICT;
-    network->ip = (info->addr_format == FI_SOCKADDR || info->addr_format == FI_SOCKADDR_IN
-                   || info->addr_format == FI_SOCKADDR_IN6) && is_of_tcp(info);
+    network->of_tcp = network->ip && strncasecmp(info->fabric_attr->prov_name, "udp", 3) != 0;
+}
+
+static int watch(struct ivc_network *network, int fd)
+{
+    struct epoll_event event = { .events = EPOLLIN };
+
+    return epoll_ctl(network->wait_fd, EPOLL_CTL_ADD, fd, &event);
 }
 
 static int open_queue(struct ivc_network *network)
@@ -57,11 +52,11 @@ static int open_queue(struct ivc_network *network)
     struct fi_cq_attr attr = {
         .size = COMPLETIONS, .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_FD,
     };
-    int r = fi_cq_open(network->domain, &attr, &network->cq, NULL);
+    int fd, r = fi_cq_open(network->domain, &attr, &network->cq, NULL);
 
-    if (r == 0 && fi_control(&network->cq->fid, FI_GETWAIT, &network->wait_fd) == 0)
+    if (r == 0 && fi_control(&network->cq->fid, FI_GETWAIT, &fd) == 0 && watch(network, fd) == 0)
         return 0;
-    network->wait_fd = -1;
+    network->blind = true;
     if (r == 0)
         return 0;
     attr.wait_obj = FI_WAIT_NONE;
@@ -103,18 +98,17 @@ static int open_endpoint(struct ivc_network *network)
 
 static int read_name(struct ivc_network *network)
 {
-    struct ivc_network_name *name = &network->name;
     const struct fi_info *info = network->provider.info;
     uint8_t bytes[256] = { 0 };
     size_t len = sizeof bytes, text_len;
     char text[100] = "", *at;
     int r = fi_getname(&network->ep->fid, bytes, &len);
 
-    if (r < 0 || len > sizeof name->bytes)
+    if (r < 0 || len > sizeof network->fabric_name)
         return fail(network, "our address", r < 0 ? r : -FI_ETOOSMALL);
-    name->provider = ivc_provider_hash(info);
-    name->len = (uint32_t)len;
-    memcpy(name->bytes, bytes, len);
+    network->fabric_hash = ivc_provider_hash(info);
+    network->fabric_len = (uint32_t)len;
+    memcpy(network->fabric_name, bytes, len);
     text_len = sizeof text;
     fi_av_straddr(network->av, bytes, text, &text_len);
     text[sizeof text - 1] = '\0';
@@ -124,32 +118,80 @@ static int read_name(struct ivc_network *network)
     return 0;
 }
 
+int ivc_network_load(struct ivc_network *network)
+{
+    int r;
+
+    /* Relaxed: who calls this is who has written it. */
+    if (atomic_load_explicit(&network->stage, memory_order_relaxed) != IVC_STAGE_NAMED)
+        return 0;
+    r = ivc_libfabric_find(&network->libfabric);
+    if (r == 0)
+        r = ivc_provider_find(&network->libfabric, network->wanted, network->threads, &network->provider);
+    if (r == 0)
+        atomic_store_explicit(&network->stage, IVC_STAGE_LOADED, memory_order_relaxed);
+    return r;
+}
+
+int ivc_network_bind(struct ivc_network *network, const union ivc_ip *source)
+{
+    uint64_t seed = ivc_now_ns() ^ (uint64_t)getpid() << 40;
+    int r = ivc_network_load(network);
+
+    /* Relaxed: as above. */
+    if (r < 0 || atomic_load_explicit(&network->stage, memory_order_relaxed) == IVC_STAGE_BOUND)
+        return r;
+    if (network->failed)
+        return ivc_error_set(-ENODEV, "%s", network->description);
+    network->failed = true;
+    network->ip = ivc_provider_is_of_ip(&network->provider);
+    r = ivc_provider_open(&network->libfabric, &network->provider, network->ip ? source : NULL);
+    if (r == 0) {
+        read_info(network);
+        /* Keys that a stray packet of an earlier job does not hit by chance; as long as the provider
+         * can carry, which may be no more than a byte. */
+        network->next_key = network->provider.info->domain_attr->mr_key_size >= 8 ? seed << 8 : 1;
+        r = open_endpoint(network);
+    }
+    if (r == 0)
+        r = read_name(network);
+    if (r == 0)
+        r = ivc_buffers_post_receives(network);
+    if (r < 0) {
+        snprintf(network->description, sizeof network->description, "%s", ivc_error_text());
+        return r;
+    }
+    network->failed = false;
+    /* Release: pairs with the acquire in ivc_network_is_bound(). */
+    atomic_store_explicit(&network->stage, IVC_STAGE_BOUND, memory_order_release);
+    return 0;
+}
+
+static int open_descriptor(struct ivc_network *network)
+{
+    network->wait_fd = epoll_create1(EPOLL_CLOEXEC);
+    network->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (network->wait_fd < 0 || network->news_fd < 0 || watch(network, network->news_fd) < 0)
+        return ivc_error_set(-errno, "network: a descriptor to sleep on: %s", strerror(errno));
+    return 0;
+}
+
 static int init(struct ivc_network *network, const struct ivc_network_options *options)
 {
     const char *wanted = options->provider ? options->provider : getenv("IVC_NETWORK");
-    uint64_t seed = ivc_now_ns() ^ (uint64_t)getpid() << 40;
     int r;
 
     if (wanted && strcasecmp(wanted, "none") == 0)
         return ivc_error_set(-ENODEV, "network: switched off (IVC_NETWORK=none)");
+    snprintf(network->wanted, sizeof network->wanted, "%s", wanted ? wanted : "");
     r = ivc_alive_init(network);
     if (r == 0)
-        r = ivc_libfabric_find(&network->libfabric);
+        r = open_descriptor(network);
     if (r == 0)
-        r = ivc_provider_open(&network->libfabric, wanted, options->threads, &network->provider);
-    if (r < 0)
-        return r;
-    read_info(network);
-    /* Keys that a stray packet of an earlier job does not hit by chance; as long as the provider
-     * can carry, which may be no more than a byte. */
-    network->next_key = network->provider.info->domain_attr->mr_key_size >= 8 ? seed << 8 : 1;
-    r = open_endpoint(network);
+        r = ivc_contact_open(network, options->id);
     if (r == 0)
-        r = read_name(network);
-    if (r < 0)
-        return r;
-    ivc_buffers_init(network);
-    return ivc_buffers_post_receives(network);
+        r = ivc_network_load(network);
+    return r == 0 ? ivc_contact_start(network) : r;
 }
 
 int ivc_network_open(const struct ivc_network_options *options, struct ivc_network **ret_network)
@@ -164,10 +206,11 @@ int ivc_network_open(const struct ivc_network_options *options, struct ivc_netwo
     network->on_packet = options->on_packet;
     network->on_down = options->on_down;
     network->arg = options->arg;
-    network->wait_fd = -1;
+    network->wait_fd = network->news_fd = -1;
     network->waiting_end = &network->waiting;
     network->posted_end = &network->posted;
     pthread_mutex_init(&network->lock, NULL);
+    ivc_buffers_init(network);
     r = init(network, options);
     if (r != 0) {
         ivc_network_free(network, 0);
@@ -221,8 +264,10 @@ void ivc_network_free(struct ivc_network *network, uint64_t linger_ms)
 {
     if (!network)
         return;
-    if (network->ep && linger_ms > 0)
+    if (ivc_network_is_bound(network) && linger_ms > 0)
         linger(network, linger_ms);
+    /* Only now, so that whoever is sent something can still find out who we are. */
+    ivc_contact_free(network);
     ivc_alive_free(network);
     close_fid(network->ep ? &network->ep->fid : NULL);
     ivc_buffers_free(network);
@@ -234,6 +279,8 @@ void ivc_network_free(struct ivc_network *network, uint64_t linger_ms)
     if (network->provider.info)
         network->libfabric.freeinfo(network->provider.info);
     ivc_routes_free(network);
+    ivc_close_p(&network->wait_fd);
+    ivc_close_p(&network->news_fd);
     pthread_mutex_destroy(&network->lock);
     free(network);
 }
@@ -243,33 +290,32 @@ void ivc_network_name(const struct ivc_network *network, struct ivc_network_name
     *ret_name = network->name;
 }
 
-const struct sockaddr *ivc_network_ip(const struct ivc_network *network)
-{
-    return network->ip ? (const struct sockaddr *)network->name.bytes : NULL;
-}
-
 const char *ivc_network_describe(const struct ivc_network *network)
 {
-    return network->description;
+    return ivc_network_is_bound(network) ? network->description : "not bound yet";
 }
 
 int ivc_network_fd(const struct ivc_network *network)
 {
-    return network->wait_fd;
+    /* Relaxed: until it is known, a sleeper is woken by a route that is settled. */
+    return atomic_load_explicit(&network->blind, memory_order_relaxed) ? -1 : network->wait_fd;
 }
 
 int ivc_network_try_wait(struct ivc_network *network)
 {
-    struct fid *fid = &network->cq->fid;
+    struct fid *fid;
 
-    if (network->unposted || atomic_load(&network->n_waiting) > 0
+    if (!ivc_network_is_bound(network))
+        return ivc_contact_has_news(network) || atomic_load(&network->failing) ? IVC_E_FULL : 0;
+    fid = &network->cq->fid;
+    if (network->unposted || atomic_load(&network->n_waiting) > 0 || ivc_contact_has_news(network)
         || atomic_load(&network->failing))
         return IVC_E_FULL;
     if (ivc_now_ms() >= atomic_load_explicit(&network->tick_at, memory_order_relaxed)) {
         atomic_store_explicit(&network->tick_due, true, memory_order_relaxed);
         return IVC_E_FULL;
     }
-    if (network->wait_fd < 0)
+    if (atomic_load_explicit(&network->blind, memory_order_relaxed))
         return 0;
     return fi_trywait(network->provider.fabric, &fid, 1) == 0 ? 0 : IVC_E_FULL;
 }

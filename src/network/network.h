@@ -2,6 +2,11 @@
  * Network: packets to processes of other hosts, through a reliable-datagram endpoint of another
  * libfabric provider (`tcp`, or the one that IVC_NETWORK names).
  *
+ * Who is to be reached is asked first: its *contact* is a TCP socket on all of its interfaces, and a
+ * thread answers there, whatever the program does.  The one of the peer's addresses that leads to it,
+ * proved by its answer, is the one that packets go to; the provider is bound to ours on that way
+ * (contact.c).
+ *
  * A packet is delivered once and in the order of sending to each route; there is no matching here
  * and no reassembly.  A route is one destination.  Where the provider has RMA, memory can be
  * exposed to a route and pulled from its other end without a copy of ours.
@@ -19,7 +24,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 struct ivc_network;
@@ -28,11 +32,17 @@ struct ivc_route;
 /* Where a network can be reached: travels inside struct ivc_address. */
 enum { IVC_NETWORK_NAME_MAX = 32 };
 struct ivc_network_name {
-    uint32_t provider;      /* hash of the provider's name and address format; 0: no network */
-    uint32_t len;
-    uint8_t bytes[IVC_NETWORK_NAME_MAX];    /* as fi_getname() gave them */
+    uint32_t provider;      /* hash of the name that was asked for; 0: no network */
+    uint16_t port;          /* of its contact */
+    uint8_t n_ip4, n_ip6;   /* addresses, the best first */
+    uint8_t bytes[IVC_NETWORK_NAME_MAX];    /* 4 for each of IPv4, then 16 for each of IPv6 */
 };
 _Static_assert(sizeof(struct ivc_network_name) == 40, "part of an address");
+/* Whether it can be one: it came from elsewhere. */
+static inline bool ivc_network_name_is_valid(const struct ivc_network_name *name)
+{
+    return 4 * name->n_ip4 + 16 * name->n_ip6 <= IVC_NETWORK_NAME_MAX;
+}
 
 /* A packet; `data` is private memory, aligned to 16, gone when the handler returns. */
 typedef void ivc_network_packet_fn(void *arg, const void *data, size_t len);
@@ -45,6 +55,7 @@ typedef void ivc_network_pulled_fn(void *arg, int status);
 
 struct ivc_network_options {
     const char *provider;       /* NULL: IVC_NETWORK, else "tcp" */
+    uint64_t id;                /* who we are: whoever asks for us names it */
     size_t packet_max;          /* largest packet that will be sent or can arrive */
     bool threads;
     ivc_network_packet_fn *on_packet;
@@ -59,8 +70,8 @@ struct ivc_network_options {
 void ivc_network_set_libfabric(const void *address_inside);
 
 /*
- * Opens the provider.  -ENODEV: none can be used; the text names those that were found and why each
- * was refused.  -EINVAL: IVC_NETWORK names us (`ivc`).
+ * Opens the contact, and loads the provider.  -ENODEV: none can be used; the text names those that were
+ * found and why each was refused.  -EINVAL: IVC_NETWORK names us (`ivc`).
  */
 int ivc_network_open(const struct ivc_network_options *options, struct ivc_network **ret_network);
 /* Waits for what was sent to leave this process (at most `linger_ms`), then frees all, routes
@@ -68,18 +79,17 @@ int ivc_network_open(const struct ivc_network_options *options, struct ivc_netwo
 void ivc_network_free(struct ivc_network *network, uint64_t linger_ms);
 
 void ivc_network_name(const struct ivc_network *network, struct ivc_network_name *ret_name);
-/* The address of IP that others reach us at; NULL: it has none. */
-const struct sockaddr *ivc_network_ip(const struct ivc_network *network);
-/* "tcp;ofi_rxm, 10.0.0.1:5" */
+/* "tcp;ofi_rxm, 10.0.0.1:5", or that it is not bound yet. */
 const char *ivc_network_describe(const struct ivc_network *network);
 
-/* IVC_E_UNREACHABLE: the name is of another provider (or 0), with a text.  `arg` is the
- * caller's. */
-int ivc_network_connect(struct ivc_network *network, const struct ivc_network_name *name, void *arg,
-                        struct ivc_route **ret_route);
+/* A route to the network of that id and name.  Its contact is asked when the route is first used: nothing can
+ * be sent (IVC_E_FULL) until that has answered; where nobody does, or not who is meant, the route goes down.
+ * IVC_E_UNREACHABLE: the name is of another provider (or 0), with a text.  `arg` is the caller's. */
+int ivc_network_connect(struct ivc_network *network, uint64_t id, const struct ivc_network_name *name,
+                        void *arg, struct ivc_route **ret_route);
 void *ivc_route_arg(const struct ivc_route *route);
 /* Somebody waits for what comes from there: its end is noticed even if nothing is ever sent. */
-void ivc_route_watch(struct ivc_route *route);
+void ivc_route_watch(struct ivc_network *network, struct ivc_route *route);
 /* A packet came from there: it need not be asked whether it lives. */
 void ivc_route_heard(struct ivc_route *route);
 /* Gives the route back: on_down will not be called.  Packets that were sent still leave if they
@@ -91,15 +101,16 @@ void ivc_route_free(struct ivc_network *network, struct ivc_route *route);
 int ivc_network_send(struct ivc_network *network, struct ivc_route *route, const struct iovec *iov,
                      unsigned n_iov);
 
-/* Memory of packet_max bytes that is sent without a copy of ours.  Taken over on success. */
+/* Memory of packet_max bytes that is sent without a copy of ours, on any route; `route` is the one that it is
+ * wanted for.  Taken over on success. */
 struct ivc_network_buffer;
-int ivc_network_buffer_get(struct ivc_network *network, struct ivc_network_buffer **ret_buffer,
-                           void **ret_data);
+int ivc_network_buffer_get(struct ivc_network *network, struct ivc_route *route,
+                           struct ivc_network_buffer **ret_buffer, void **ret_data);
 int ivc_network_send_buffer(struct ivc_network *network, struct ivc_route *route,
                             struct ivc_network_buffer *buffer, size_t len);
 void ivc_network_buffer_free(struct ivc_network *network, struct ivc_network_buffer *buffer);
 
-/* Whether the provider reads remote memory (FI_RMA). */
+/* Whether the provider reads remote memory (FI_RMA); not before a contact was made. */
 bool ivc_network_can_pull(const struct ivc_network *network);
 
 /* Memory that the other end of a route may read, from now until it is taken back. */

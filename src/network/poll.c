@@ -140,11 +140,24 @@ static void look_at_clock(struct ivc_network *network)
     ivc_alive_tick(network);
 }
 
+/* The provider was not needed yet. */
+static int progress_unbound(struct ivc_network *network, bool news)
+{
+    if (news)
+        ivc_contact_settle(network, true);
+    if (atomic_load_explicit(&network->failing, memory_order_relaxed))
+        ivc_routes_settle(network);
+    return 0;
+}
+
 int ivc_network_progress(struct ivc_network *network)
 {
     struct fi_cq_msg_entry entries[REPORTS];
     int delivered = 0;
+    bool news = ivc_contact_has_news(network);
 
+    if (__builtin_expect(!ivc_network_is_bound(network), 0))
+        return progress_unbound(network, news);
     for (unsigned round = 0; round < ROUNDS; round++) {
         ssize_t n = fi_cq_read(network->cq, entries, REPORTS);
 
@@ -155,6 +168,8 @@ int ivc_network_progress(struct ivc_network *network)
         else if (n < REPORTS)
             break;
     }
+    if (__builtin_expect(news, 0))
+        ivc_contact_settle(network, delivered == 0);
     if (__builtin_expect(network->unposted != NULL, 0))
         post_again(network);
     /* Relaxed reads of what other threads may just be filling: next turn will see it. */

@@ -91,13 +91,32 @@ static uint32_t api_version(const struct ivc_libfabric *libfabric)
     return IVC_MIN(libfabric->version(), FI_VERSION(1, 17));
 }
 
+/* False: out of memory. */
+static bool set_source(struct fi_info *hints, const union ivc_ip *source)
+{
+    size_t len = ivc_ip_size(source);
+
+    hints->src_addr = malloc(len);
+    if (!hints->src_addr)
+        return false;
+    memcpy(hints->src_addr, source, len);
+    ivc_ip_set_port(hints->src_addr, 0);
+    hints->src_addrlen = len;
+    hints->addr_format = source->any.sa_family == AF_INET ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
+    return true;
+}
+
 static struct fi_info *make_hints(const struct ivc_libfabric *libfabric, const char *name,
-                                  bool threads, uint64_t caps)
+                                  bool threads, uint64_t caps, const union ivc_ip *source)
 {
     struct fi_info *hints = libfabric->dupinfo(NULL);
 
     if (!hints)
         return NULL;
+    if (source && !set_source(hints, source)) {
+        libfabric->freeinfo(hints);
+        return NULL;
+    }
     hints->caps = caps;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
@@ -112,16 +131,6 @@ static struct fi_info *make_hints(const struct ivc_libfabric *libfabric, const c
     return hints;
 }
 
-/* The interface that the user chose.  `net` of 1.17 reads FI_NET_IFACE, but whoever wants `tcp`
- * knows FI_TCP_IFACE. */
-static bool interface_fits(const struct fi_info *info)
-{
-    const char *iface = getenv("FI_TCP_IFACE");
-
-    return strcasecmp(info->fabric_attr->prov_name, "net") != 0 || !iface || !*iface
-        || getenv("FI_NET_IFACE") || strcmp(info->domain_attr->name, iface) == 0;
-}
-
 static const char *fault(const struct fi_info *info)
 {
     if (info->ep_attr->type != FI_EP_RDM)
@@ -134,10 +143,6 @@ static const char *fault(const struct fi_info *info)
         return "asks for a mode that we do not serve";
     if (info->domain_attr->mr_mode & ~MR_MODES)
         return "asks for a registration that we do not serve";
-    if (info->src_addrlen > IVC_NETWORK_NAME_MAX)
-        return "addresses too long";
-    if (!interface_fits(info))
-        return "not on the interface of FI_TCP_IFACE";
     return NULL;
 }
 
@@ -178,6 +183,7 @@ struct question {
     ivc_fabric_fn *fabric;
     const char *name;       /* in full */
     bool threads;
+    const union ivc_ip *source;     /* NULL: any */
 };
 
 /* Asks for a way to open the provider, at best one that can read remote memory. */
@@ -188,7 +194,7 @@ static struct fi_info *ask(const struct question *question, const char **ret_fau
 
     for (unsigned i = 0; i < 2 && !info; i++) {
         struct fi_info *list = NULL, *hints = make_hints(question->libfabric, question->name,
-                                                         question->threads, caps[i]);
+                                                         question->threads, caps[i], question->source);
 
         if (!hints)
             return NULL;
@@ -220,6 +226,11 @@ static const char *explain(const struct question *question)
     return why;
 }
 
+static bool reads_memory(const struct fi_info *info)
+{
+    return (info->caps & FI_RMA) && (info->tx_attr->caps & FI_READ || info->caps & FI_READ);
+}
+
 static bool try_open(const struct question *question, struct refusals *refusals,
                      struct ivc_provider *ret_provider)
 {
@@ -246,7 +257,8 @@ static bool try_open(const struct question *question, struct refusals *refusals,
     }
     *ret_provider = (struct ivc_provider){
         .info = info, .fabric = fabric,
-        .rma = (info->caps & FI_RMA) && (info->tx_attr->caps & FI_READ || info->caps & FI_READ),
+        .rma = reads_memory(info), .threads = question->threads,
+        .getinfo = question->getinfo, .open = question->fabric,
     };
     return true;
 }
@@ -345,14 +357,14 @@ static int none_found(const struct ivc_libfabric *libfabric, const char *wanted,
                          others.len > 0 ? others.text : "nothing else");
 }
 
-int ivc_provider_open(const struct ivc_libfabric *libfabric, const char *wanted, bool threads,
+int ivc_provider_find(const struct ivc_libfabric *libfabric, const char *wanted, bool threads,
                       struct ivc_provider *ret_provider)
 {
     struct refusals refusals = { .len = 0 };
     char names[4][NAME_MAX_LEN];
     unsigned n;
 
-    if (!wanted || !*wanted)
+    if (!*wanted)
         wanted = "tcp";
     if (names_us(wanted))
         return ivc_error_set(-EINVAL, "IVC_NETWORK=%.60s: that is this provider itself; name the "
@@ -360,13 +372,55 @@ int ivc_provider_open(const struct ivc_libfabric *libfabric, const char *wanted,
     n = expand(wanted, names);
     for (unsigned i = 0; i < 2 * n; i++) {
         struct question question = { libfabric, libfabric->getinfo, libfabric->fabric, names[i % n],
-                                     threads };
+                                     threads, NULL };
 
         if (i < n ? try_open(&question, &refusals, ret_provider)
                   : try_file(&question, &refusals, ret_provider))
             return 0;
     }
     return none_found(libfabric, wanted, &refusals);
+}
+
+bool ivc_provider_is_of_ip(const struct ivc_provider *provider)
+{
+    static const char *const cores[] = { "tcp", "net", "sockets", "udp" };
+    const char *name = provider->info->fabric_attr->prov_name;
+    uint32_t format = provider->info->addr_format;
+    size_t len = strcspn(name, ";");
+
+    if (format != FI_SOCKADDR && format != FI_SOCKADDR_IN && format != FI_SOCKADDR_IN6)
+        return false;
+    for (size_t i = 0; i < sizeof cores / sizeof *cores; i++)
+        if (strlen(cores[i]) == len && strncasecmp(name, cores[i], len) == 0)
+            return true;
+    return false;
+}
+
+int ivc_provider_open(const struct ivc_libfabric *libfabric, struct ivc_provider *provider,
+                      const union ivc_ip *source)
+{
+    const char *name = provider->info->fabric_attr->prov_name, *why = NULL;
+    struct question question = { libfabric, provider->getinfo, provider->open, name, provider->threads,
+                                 source };
+    struct fi_info *info;
+    char text[INET6_ADDRSTRLEN];
+    int r;
+
+    if (!source)
+        return 0;
+    ivc_ip_text(source, text, sizeof text);
+    info = ask(&question, &why);
+    if (!info)
+        return ivc_error_set(-ENODEV, "network: %s cannot be opened at our address %s%s%s", name, text,
+                             why ? ": " : "", why ? why : "");
+    fi_close(&provider->fabric->fid);
+    provider->fabric = NULL;
+    libfabric->freeinfo(provider->info);
+    provider->info = info;
+    provider->rma = reads_memory(info);
+    r = provider->open(info->fabric_attr, &provider->fabric, NULL);
+    return r == 0 ? 0 : ivc_error_set(-ENODEV, "network: %s at our address %s: %s",
+                                      info->fabric_attr->prov_name, text, libfabric->strerror(-r));
 }
 
 uint32_t ivc_provider_hash(const struct fi_info *info)

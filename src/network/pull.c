@@ -14,7 +14,7 @@ enum { PULLS_MAX = 64 };        /* under way on one route */
 
 bool ivc_network_can_pull(const struct ivc_network *network)
 {
-    return network->provider.rma;
+    return ivc_network_is_bound(network) && network->provider.rma;
 }
 
 static int register_memory(struct ivc_network *network, const void *memory, size_t len,
@@ -45,9 +45,9 @@ int ivc_network_expose(struct ivc_network *network, const void *memory, size_t l
     struct fid_mr *mr = NULL;
     int r;
 
-    if (!network->provider.rma)
-        return ivc_error_set(-EOPNOTSUPP, "network: %s cannot read remote memory",
-                             network->provider.info->fabric_attr->prov_name);
+    if (!ivc_network_can_pull(network))
+        return ivc_error_set(-EOPNOTSUPP, "network: the provider cannot read remote memory (%s)",
+                             ivc_network_describe(network));
     r = register_memory(network, memory, len, FI_REMOTE_READ, &mr);
     if (r < 0)
         return r;
@@ -240,6 +240,11 @@ int ivc_network_pull(struct ivc_network *network, struct ivc_route *route, uint6
     ssize_t r;
     int answer;
 
+    ivc_network_lock(network);
+    answer = ivc_route_check(network, route);
+    ivc_network_unlock(network);
+    if (answer != 0)
+        return answer;
     if (!network->provider.rma)
         return ivc_error_set(-EOPNOTSUPP, "network: %s cannot read remote memory",
                              network->provider.info->fabric_attr->prov_name);
@@ -255,7 +260,7 @@ int ivc_network_pull(struct ivc_network *network, struct ivc_route *route, uint6
     pull->fn = fn;
     pull->arg = arg;
     ivc_network_lock(network);
-    answer = ivc_route_check(route);
+    answer = ivc_route_check(network, route);
     if (answer == 0)
         link_pull(route, pull);
     ivc_network_unlock(network);

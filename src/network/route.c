@@ -18,28 +18,31 @@ enum {
     GRACE_MS = 2000,
 };
 
-int ivc_network_connect(struct ivc_network *network, const struct ivc_network_name *name, void *arg,
-                        struct ivc_route **ret_route)
+static int check_name(const struct ivc_network *network, const struct ivc_network_name *name)
 {
-    struct ivc_route *route;
-    int r;
-
     if (name->provider == 0)
         return ivc_error_set(IVC_E_UNREACHABLE, "network: the peer has none (IVC_NETWORK there?)");
-    if (name->provider != network->name.provider || name->len != network->name.len)
-        return ivc_error_set(IVC_E_UNREACHABLE, "network: the peer uses another provider, or "
-                             "another version of it, than ours (%s): set IVC_NETWORK to the same",
-                             network->provider.info->fabric_attr->prov_name);
+    if (name->provider != network->name.provider)
+        return ivc_error_set(IVC_E_UNREACHABLE, IVC_NETWORK_ANOTHER, network->wanted);
+    if (!ivc_network_name_is_valid(name))
+        return ivc_error_set(IVC_E_UNREACHABLE, "network: the peer's address is damaged");
+    return 0;
+}
+
+int ivc_network_connect(struct ivc_network *network, uint64_t id, const struct ivc_network_name *name,
+                        void *arg, struct ivc_route **ret_route)
+{
+    struct ivc_route *route;
+    int r = check_name(network, name);
+
+    if (r != 0)
+        return r;
     route = calloc(1, sizeof *route);
     if (!route)
         return ivc_error_set(-ENOMEM, "network: out of memory");
-    memcpy(route->peer_name, name->bytes, name->len);
-    r = fi_av_insert(network->av, route->peer_name, 1, &route->address, 0, NULL);
-    if (r != 1) {
-        free(route);
-        return ivc_error_set(IVC_E_UNREACHABLE, "network: %s cannot use the peer's address",
-                             network->provider.info->fabric_attr->prov_name);
-    }
+    route->state = IVC_ROUTE_UNUSED;
+    route->id = id;
+    route->name = *name;
     route->mark.kind = IVC_OP_MARK;
     route->arg = arg;
     ivc_network_lock(network);
@@ -50,13 +53,42 @@ int ivc_network_connect(struct ivc_network *network, const struct ivc_network_na
     return 0;
 }
 
+void ivc_route_begin(struct ivc_network *network, struct ivc_route *route, const void *name, size_t len)
+{
+    int r;
+
+    memcpy(route->peer_name, name, len);
+    r = fi_av_insert(network->av, route->peer_name, 1, &route->address, 0, NULL);
+    if (r != 1) {
+        ivc_route_fail(network, route, "network: %s cannot use the peer's address",
+                       network->provider.info->fabric_attr->prov_name);
+        return;
+    }
+    ivc_network_lock(network);
+    if (ivc_route_state(route) == IVC_ROUTE_SEEKING)
+        atomic_store_explicit(&route->state, IVC_ROUTE_UP, memory_order_relaxed);
+    ivc_network_unlock(network);
+}
+
 void *ivc_route_arg(const struct ivc_route *route)
 {
     return route->arg;
 }
 
-void ivc_route_watch(struct ivc_route *route)
+int ivc_route_refuse(struct ivc_network *network, struct ivc_route *route)
 {
+    enum ivc_route_state state = ivc_route_state(route);
+
+    if (state == IVC_ROUTE_UNUSED && ivc_contact_seek(network, route) == 0)
+        atomic_store_explicit(&route->state, IVC_ROUTE_SEEKING, memory_order_relaxed);
+    return state == IVC_ROUTE_DOWN ? IVC_E_GONE : IVC_E_FULL;
+}
+
+void ivc_route_watch(struct ivc_network *network, struct ivc_route *route)
+{
+    ivc_network_lock(network);
+    (void)ivc_route_check(network, route);
+    ivc_network_unlock(network);
     /* Relaxed: a hint for alive.c, at any later turn. */
     if (!atomic_load_explicit(&route->used, memory_order_relaxed))
         atomic_store_explicit(&route->used, true, memory_order_relaxed);
@@ -67,7 +99,7 @@ void ivc_route_fail(struct ivc_network *network, struct ivc_route *route, const 
     va_list args;
 
     ivc_network_lock(network);
-    if (ivc_route_state(route) == IVC_ROUTE_UP) {
+    if (ivc_route_state(route) <= IVC_ROUTE_SEEKING) {
         va_start(args, format);
         vsnprintf(route->reason, sizeof route->reason, format, args);
         va_end(args);
@@ -113,7 +145,7 @@ int ivc_route_answer(struct ivc_network *network, struct ivc_route *route, ssize
     }
     ivc_route_fail(network, route, "network: cannot send to the peer: %s",
                    ivc_network_strerror(network, (int)-r));
-    return ivc_route_check(route);
+    return ivc_route_check(network, route);
 }
 
 /* Whether on_down may be called now.  The lock is held. */

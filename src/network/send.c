@@ -66,7 +66,7 @@ static int send_inject(struct ivc_network *network, struct ivc_route *route,
     ssize_t r;
 
     ivc_network_lock(network);
-    refused = ivc_route_check(route);
+    refused = ivc_route_check(network, route);
     if (route->marks == IVC_NETWORK_MARKS_MAX && refused == 0)
         refused = IVC_E_FULL;
     if (__builtin_expect(refused != 0, 0)) {
@@ -96,9 +96,9 @@ static int send_inject(struct ivc_network *network, struct ivc_route *route,
 }
 
 /* Counts a buffer as under way; the lock is held. */
-static inline int reserve(struct ivc_route *route)
+static inline int reserve(struct ivc_network *network, struct ivc_route *route)
 {
-    int r = ivc_route_check(route);
+    int r = ivc_route_check(network, route);
 
     if (__builtin_expect(r != 0, 0))
         return r;
@@ -141,7 +141,7 @@ static int take_buffer(struct ivc_network *network, struct ivc_route *route, siz
     int r;
 
     ivc_network_lock(network);
-    r = reserve(route);
+    r = reserve(network, route);
     if (r == 0) {
         r = ivc_buffers_get(network, buffers, ret_buffer);
         route->sends -= r != 0;
@@ -157,7 +157,8 @@ int ivc_network_send(struct ivc_network *network, struct ivc_route *route, const
     size_t len = total(iov, n_iov);
     int r;
 
-    if (len <= network->inject_max && n_iov <= network->iov_max && len > 0)
+    if (len <= atomic_load_explicit(&network->inject_max, memory_order_relaxed)
+        && n_iov <= atomic_load_explicit(&network->iov_max, memory_order_relaxed) && len > 0)
         return send_inject(network, route, iov, n_iov);
     if (len > network->packet_max || len == 0)
         return ivc_error_set(-EMSGSIZE, "network: packet of %zu bytes: from 1 to %zu", len,
@@ -185,13 +186,15 @@ int ivc_send_nothing(struct ivc_network *network, struct ivc_route *route, uint6
     return r;
 }
 
-int ivc_network_buffer_get(struct ivc_network *network, struct ivc_network_buffer **ret_buffer,
-                           void **ret_data)
+int ivc_network_buffer_get(struct ivc_network *network, struct ivc_route *route,
+                           struct ivc_network_buffer **ret_buffer, void **ret_data)
 {
     int r;
 
     ivc_network_lock(network);
-    r = ivc_buffers_get(network, &network->large, ret_buffer);
+    r = ivc_route_check(network, route);
+    if (r == 0)
+        r = ivc_buffers_get(network, &network->large, ret_buffer);
     ivc_network_unlock(network);
     if (r == 0)
         *ret_data = (*ret_buffer)->data;
@@ -207,7 +210,7 @@ int ivc_network_send_buffer(struct ivc_network *network, struct ivc_route *route
         return ivc_error_set(-EMSGSIZE, "network: packet of %zu bytes: from 1 to %zu", len,
                              network->packet_max);
     ivc_network_lock(network);
-    r = reserve(route);
+    r = reserve(network, route);
     ivc_network_unlock(network);
     return r != 0 ? r : post(network, route, buffer, len, 0);
 }

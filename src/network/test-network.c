@@ -11,6 +11,7 @@
 #include "base/util.h"
 #include "network/network.h"
 
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,6 +21,7 @@ enum { PACKET_MAX = 32 * 1024 + 64, MIB = 1 << 20 };
 /* One process's side. */
 struct side {
     struct ivc_network *network;
+    uint64_t id;
     struct ivc_route *route;
     int in, out;                /* pipes to the other side */
     _Atomic uint64_t received;
@@ -27,7 +29,7 @@ struct side {
     bool check;                 /* the contents follow `state` */
     unsigned downs;
     bool down_in_pull;          /* on_down came before a pull's callback */
-    char reason[200];
+    char reason[500];
     unsigned pulled;
     int pull_status;
     bool pulling;
@@ -105,14 +107,25 @@ static void use_libfabric(void)
     ivc_network_set_libfabric(symbol);
 }
 
+/* Of two hosts, a network namespace each. */
+struct plan {
+    const char *more;           /* commands of both, beside the link; NULL: none */
+    const char *addresses[2];   /* of the link; NULL: none */
+    const char *interface;      /* FI_TCP_IFACE of both; NULL: not set */
+    const char *reason;         /* words of the end, with commas; NULL: they meet */
+};
+
+static const struct plan *plan;     /* NULL: processes of this one, on its loopback interface */
+
 static int open_network(struct side *side, const char *provider, bool threads)
 {
     struct ivc_network_options options = {
-        .provider = provider, .packet_max = PACKET_MAX, .threads = threads,
+        .provider = provider, .id = side->id = ivc_random_id(), .packet_max = PACKET_MAX, .threads = threads,
         .on_packet = on_packet, .on_down = on_down, .arg = side,
     };
 
-    setenv("FI_TCP_IFACE", "lo", 0);
+    if (!plan)
+        setenv("FI_TCP_IFACE", "lo", 0);
     use_libfabric();
     return ivc_network_open(&options, &side->network);
 }
@@ -127,17 +140,44 @@ static void hear(struct side *side, void *ret_bytes, size_t len)
     CHECK_EQ(read(side->in, ret_bytes, len), (ssize_t)len);
 }
 
+/* What the sides tell each other. */
+struct whereabouts {
+    uint64_t id;
+    struct ivc_network_name name;
+};
+
+static void connect_to(struct side *side, const struct whereabouts *other)
+{
+    CHECK_THAT(ivc_network_connect(side->network, other->id, &other->name, side, &side->route) == 0, "%s",
+               ivc_error_text());
+}
+
+/* Until the contact has answered, which opens the provider as well. */
+static void await_bound(struct side *side)
+{
+    ivc_route_watch(side->network, side->route);
+    for (uint64_t end = ivc_now_ms() + 20000; !ivc_network_can_pull(side->network) && !side->downs
+         && ivc_now_ms() < end; ivc_sleep_ms(1))
+        ivc_network_progress(side->network);
+}
+
+static void exchange_names(struct side *side, struct whereabouts *ret_other)
+{
+    struct whereabouts own = { .id = side->id };
+
+    ivc_network_name(side->network, &own.name);
+    tell(side, &own, sizeof own);
+    hear(side, ret_other, sizeof *ret_other);
+}
+
 static void start(struct side *side, bool threads)
 {
-    struct ivc_network_name own, other;
+    struct whereabouts other;
     int r = open_network(side, NULL, threads);
 
     CHECK_THAT(r == 0, "%s", ivc_error_text());
-    ivc_network_name(side->network, &own);
-    tell(side, &own, sizeof own);
-    hear(side, &other, sizeof other);
-    CHECK_THAT(ivc_network_connect(side->network, &other, side, &side->route) == 0, "%s",
-               ivc_error_text());
+    exchange_names(side, &other);
+    connect_to(side, &other);
 }
 
 static void stop(struct side *side)
@@ -205,7 +245,7 @@ static int exchange(struct side *side)
                 struct ivc_network_buffer *buffer;
                 void *data;
 
-                r = ivc_network_buffer_get(side->network, &buffer, &data);
+                r = ivc_network_buffer_get(side->network, side->route, &buffer, &data);
                 if (r == 0) {
                     memcpy(data, bytes, len);
                     r = ivc_network_send_buffer(side->network, side->route, buffer, len);
@@ -284,6 +324,7 @@ static int show(struct side *side)
     char done;
 
     start(side, false);
+    await_bound(side);
     fill(memory, len, 3);
     CHECK_THAT(ivc_network_expose(side->network, memory, len, &exposure) == 0, "%s",
                ivc_error_text());
@@ -332,6 +373,7 @@ static void pulls(void)
     pid_t pid = fork_other(show, &side);
 
     start(&side, false);
+    await_bound(&side);
     CHECK(ivc_network_can_pull(side.network));
     hear(&side, &exposure, sizeof exposure);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
@@ -351,6 +393,7 @@ static int sit(struct side *side)
     char go;
 
     start(side, false);
+    await_bound(side);
     CHECK_EQ(ivc_network_expose(side->network, memory, sizeof memory, &exposure), 0);
     tell(side, &exposure, sizeof exposure);
     fcntl(side->in, F_SETFL, O_NONBLOCK);
@@ -482,7 +525,7 @@ static void killed_before_we_look(void)
     struct side side;
 
     start_beside_the_dead(&side);
-    (void)send_one(&side, bytes, sizeof bytes);
+    CHECK_EQ(send_one(&side, bytes, sizeof bytes), IVC_E_FULL);
     ivc_sleep_ms(1500);
     expect_down(&side, 20);
 }
@@ -493,7 +536,7 @@ static void killed_while_watched(void)
     struct side side;
 
     start_beside_the_dead(&side);
-    ivc_route_watch(side.route);
+    ivc_route_watch(side.network, side.route);
     expect_down(&side, 40);
 }
 
@@ -508,7 +551,7 @@ static void stopped_is_not_dead(void)
     pid = fork_other(sit, &side);
     connect_to_sitter(&side);
     kill(pid, SIGSTOP);
-    ivc_route_watch(side.route);
+    ivc_route_watch(side.network, side.route);
     end = ivc_now_ms() + 8000;
     while (ivc_now_ms() < end) {
         ivc_network_progress(side.network);
@@ -649,8 +692,8 @@ static void host_vanishes(side_fn *fn)
     command("ip link set ivc%d.1 address 02:00:00:00:00:02 netns %d", test, (int)sitter);
     tell(&one, "p", 1);
     tell(&other, "p", 1);
-    relay(&one, &other, sizeof(struct ivc_network_name));
-    relay(&other, &one, sizeof(struct ivc_network_name));
+    relay(&one, &other, sizeof(struct whereabouts));
+    relay(&other, &one, sizeof(struct whereabouts));
     relay(&other, &one, sizeof(struct ivc_network_exposure));
     relay(&one, &other, 1);     /* go */
     relay(&other, &one, 1);     /* still */
@@ -718,6 +761,221 @@ static void computing_is_not_dead(void)
     check_join(pid);
 }
 
+/* ---- two hosts, a network namespace each */
+
+/* The end of the link is plugged in by us. */
+static int be_host(struct side *side, int end)
+{
+    uint64_t from = ivc_now_ms(), limit = from + 20000;
+    uint8_t bytes[64] = { 0 };
+    bool sent = false;
+    struct whereabouts other;
+    char ready;
+
+    CHECK_EQ(unshare(CLONE_NEWNET), 0);
+    tell(side, "n", 1);
+    hear(side, &ready, 1);
+    command("ip link set lo up");
+    if (plan->more)
+        command("%s", plan->more);
+    if (plan->addresses[end])
+        command("ip link set wire up && ip addr add %s dev wire", plan->addresses[end]);
+    unsetenv("FI_TCP_IFACE");
+    if (plan->interface)
+        setenv("FI_TCP_IFACE", plan->interface, 1);
+    setenv("IVC_NETWORK_TIMEOUT", "4", 1);
+    if (open_network(side, "tcp", false) != 0)
+        check_fail(__FILE__, __LINE__, "%s", ivc_error_text());
+    exchange_names(side, &other);
+    connect_to(side, &other);
+    for (; ivc_now_ms() < limit && !side->downs && !(sent && side->received > 0); ivc_sleep_ms(1)) {
+        sent |= !sent && send_one(side, bytes, sizeof bytes) == 0;
+        ivc_network_progress(side->network);
+    }
+    printf("# %d after %u ms: %s, %s\n", end, (unsigned)(ivc_now_ms() - from),
+           ivc_network_describe(side->network), side->reason);
+    CHECK_EQ(side->downs, plan->reason != NULL);
+    CHECK_EQ(side->received, plan->reason == NULL);
+    for (const char *word = plan->reason; word; word = strchr(word, ',') ? strchr(word, ',') + 1 : NULL) {
+        char one[60];
+
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(word, ","), word);
+        CHECK_TEXT(side->reason, one);
+    }
+    tell(side, "d", 1);
+    hear(side, &ready, 1);
+    ivc_network_free(side->network, 1000);
+    return 0;
+}
+
+static int be_first(struct side *side)
+{
+    return be_host(side, 0);
+}
+
+static int be_second(struct side *side)
+{
+    return be_host(side, 1);
+}
+
+static void two_hosts(const struct plan *what)
+{
+    struct side one, other;
+    pid_t first, second;
+    char ready, line[200];
+
+    if (geteuid() != 0 || system("ip -V >/dev/null 2>&1") != 0)
+        check_skip("needs root and iproute2: network namespaces");
+    plan = what;
+    first = fork_other(be_first, &one);
+    second = fork_other(be_second, &other);
+    hear(&one, &ready, 1);
+    hear(&other, &ready, 1);
+    snprintf(line, sizeof line, "ip link add name wire netns %d type veth peer name wire netns %d "
+             "2>/dev/null", (int)first, (int)second);
+    if (system(line) != 0)
+        check_skip("this kernel has no veth interfaces");
+    tell(&one, "p", 1);
+    tell(&other, "p", 1);
+    relay(&one, &other, sizeof(struct whereabouts));
+    relay(&other, &one, sizeof(struct whereabouts));
+    relay(&one, &other, 1);
+    relay(&other, &one, 1);
+    check_join(first);
+    check_join(second);
+}
+
+/* What every host has, and has first: libfabric's own choice. */
+#define BRIDGE "ip link add docker0 type veth peer name docker1 && ip link set docker0 up && ip link set docker1 up && " \
+    "ip addr add 172.17.0.1/16 dev docker0"
+#define UNKNOWN "ip link add any0 type veth peer name any1 && ip link set any0 up && ip link set any1 up && " \
+    "ip addr add 172.17.0.1/16 dev any0"
+
+static void bridge_on_both(void)
+{
+    two_hosts(&(struct plan){ BRIDGE, { "10.99.1.1/24", "10.99.1.2/24" }, NULL, NULL });
+}
+
+/* Nobody can tell by its name: only the answer does. */
+static void same_address_on_both(void)
+{
+    two_hosts(&(struct plan){ UNKNOWN, { "10.99.1.1/24", "10.99.1.2/24" }, NULL, NULL });
+}
+
+/* As in QEMU's user network. */
+static void only_the_same_address(void)
+{
+    two_hosts(&(struct plan){ NULL, { "10.0.2.15/24", "10.0.2.15/24" }, NULL,
+                              "10.0.2.15,also ours on wire,FI_TCP_IFACE" });
+}
+
+static void no_way_there(void)
+{
+    two_hosts(&(struct plan){ NULL, { "10.99.1.1/32", "10.99.2.1/32" }, NULL, "no way there,ours: wire 10.99." });
+}
+
+static void nobody_answers(void)
+{
+    two_hosts(&(struct plan){ "ip link set wire arp off", { "10.99.1.1/24", "10.99.1.2/24" }, NULL,
+                              "no answer,ours: wire 10.99.1" });
+}
+
+static void interface_is_named(void)
+{
+    two_hosts(&(struct plan){ UNKNOWN, { "10.99.1.1/24", "10.99.1.2/24" }, "wire", NULL });
+}
+
+static void wrong_interface_is_named(void)
+{
+    two_hosts(&(struct plan){ UNKNOWN, { "10.99.1.1/24", "10.99.1.2/24" }, "any0",
+                              "172.17.0.1,also ours on any0" });
+}
+
+static void no_such_interface(void)
+{
+    struct side side = { 0 };
+
+    setenv("FI_TCP_IFACE", "nonsense0", 1);
+    CHECK_EQ(open_network(&side, NULL, false), -ENODEV);
+    CHECK_TEXT(ivc_error_text(), "FI_TCP_IFACE=nonsense0");
+}
+
+/* A peer's name that leads to somebody else: to us, to a program that is none of ours, to one that says nothing. */
+static void wrong_contact(int listener, const char *word, unsigned seconds)
+{
+    struct sockaddr_in name = { .sin_family = AF_INET };
+    socklen_t len = sizeof name;
+    struct side side = { 0 };
+    struct whereabouts other = { .id = 12345 };
+    uint64_t from = ivc_now_ms();
+
+    CHECK_EQ(open_network(&side, NULL, false), 0);
+    ivc_network_name(side.network, &other.name);
+    if (listener >= 0) {
+        CHECK_EQ(getsockname(listener, (struct sockaddr *)&name, &len), 0);
+        other.name.port = ntohs(name.sin_port);
+    }
+    connect_to(&side, &other);
+    ivc_route_watch(side.network, side.route);
+    while (!side.downs && ivc_now_ms() - from < seconds * 1000u) {
+        int fd = listener >= 0 ? accept4(listener, NULL, NULL, SOCK_NONBLOCK) : -1;
+
+        if (fd >= 0 && strcmp(word, "no answer") != 0)
+            CHECK_EQ(write(fd, "SSH-2.0-OpenSSH", 15), 15);
+        ivc_network_progress(side.network);
+        ivc_sleep_ms(1);
+    }
+    printf("# %s\n", side.reason);
+    CHECK_TEXT(side.reason, word);
+    CHECK_EQ(send_one(&side, (uint8_t[64]){ 0 }, 64), IVC_E_GONE);
+    ivc_network_free(side.network, 100);
+}
+
+static int listen_anywhere(void)
+{
+    struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&name, sizeof name) == 0 && listen(fd, 8) == 0);
+    return fd;
+}
+
+static void contacts_that_are_wrong(void)
+{
+    setenv("IVC_NETWORK_TIMEOUT", "2", 1);
+    wrong_contact(-1, "another process answers", 10);
+    wrong_contact(listen_anywhere(), "another program answers", 10);
+    wrong_contact(listen_anywhere(), "no answer", 20);
+}
+
+/* Whoever asks in a wrong way is not answered, and is not in the way of others. */
+static void questions_that_are_wrong(void)
+{
+    struct sockaddr_in name = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct whereabouts us;
+    struct side side;
+    pid_t pid = fork_other(exchange, &side);
+    static uint8_t bytes[200];
+    unsigned n = 0;
+
+    /* `exchange` runs here as well: only what comes first differs. */
+    CHECK_EQ(open_network(&side, NULL, false), 0);
+    ivc_network_name(side.network, &us.name);
+    name.sin_port = htons(us.name.port);
+    for (unsigned i = 0; i < 200; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+        CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&name, sizeof name) == 0);
+        n += i % 2 == 0 && write(fd, bytes, i) == (ssize_t)i;
+        if (i % 3 == 0)
+            close(fd);
+    }
+    CHECK_EQ(n, 100);
+    ivc_network_free(side.network, 0);
+    exchange(&side);
+    check_join(pid);
+}
+
 static void refused_names(void)
 {
     static const struct { const char *name; int code; const char *word; } cases[] = {
@@ -755,13 +1013,13 @@ static void bad_peers(void)
     printf("# %s\n", ivc_network_describe(side.network));
     ivc_network_name(side.network, &name);
     name.provider ^= 1;
-    CHECK_EQ(ivc_network_connect(side.network, &name, NULL, &route), IVC_E_UNREACHABLE);
+    CHECK_EQ(ivc_network_connect(side.network, 1, &name, NULL, &route), IVC_E_UNREACHABLE);
     CHECK_TEXT(ivc_error_text(), "another provider");
     name.provider = 0;
-    CHECK_EQ(ivc_network_connect(side.network, &name, NULL, &route), IVC_E_UNREACHABLE);
+    CHECK_EQ(ivc_network_connect(side.network, 1, &name, NULL, &route), IVC_E_UNREACHABLE);
     ivc_network_name(side.network, &name);
-    name.len = 0xffffffff;
-    CHECK_EQ(ivc_network_connect(side.network, &name, NULL, &route), IVC_E_UNREACHABLE);
+    name.n_ip4 = name.n_ip6 = 0xff;
+    CHECK_EQ(ivc_network_connect(side.network, 1, &name, NULL, &route), IVC_E_UNREACHABLE);
     ivc_network_free(side.network, 0);
     ivc_network_free(NULL, 0);
 }
@@ -860,6 +1118,16 @@ static const struct check_case cases[] = {
     { "our own pause", our_own_pause, 90 },
     { "names that are refused", refused_names, 0 },
     { "peers of another kind", bad_peers, 0 },
+    { "two hosts: docker0 on both", bridge_on_both, 0 },
+    { "two hosts: the same address on both, and a link", same_address_on_both, 0 },
+    { "two hosts: only the same address on both", only_the_same_address, 0 },
+    { "two hosts: no way from one to the other", no_way_there, 0 },
+    { "two hosts: nobody answers", nobody_answers, 0 },
+    { "two hosts: FI_TCP_IFACE", interface_is_named, 0 },
+    { "two hosts: FI_TCP_IFACE names the wrong one", wrong_interface_is_named, 0 },
+    { "FI_TCP_IFACE names none", no_such_interface, 0 },
+    { "a contact that is somebody else's", contacts_that_are_wrong, 60 },
+    { "questions that are none", questions_that_are_wrong, 120 },
     { "sleeping", sleeping, 0 },
     { "several threads send", senders, 120 },
 };

@@ -58,7 +58,7 @@ int ivc_region_doorbell(struct ivc_region *region, uint32_t slot, struct ivc_doo
         .wake = r == 0 ? region->wake : NULL,   /* who has left need not be woken */
     };
     if (r == 0)
-        ret_bell->sleeper = (struct ivc_wake_target){ member.endpoint_id, member.same_kernel, member.wake };
+        ret_bell->sleeper = ivc_wake_target_of(member.endpoint_id, member.same_kernel, &member.wake);
     return 0;
 }
 

@@ -1,13 +1,12 @@
 /* Datagrams that wake: see wake.h. */
 #include "region/wake.h"
 
+#include "base/ip.h"
 #include "base/util.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
-#include <ifaddrs.h>
 #include <inttypes.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
@@ -17,18 +16,6 @@ enum {
     PORT_MIN = 1024,        /* nobody of ours has a lower one */
     TAKE_MAX = 64,          /* datagrams in one go: whoever sends for ever does not keep us here */
 };
-
-union address {
-    struct sockaddr any;
-    struct sockaddr_in ip4;
-    struct sockaddr_in6 ip6;
-    struct sockaddr_storage room;
-};
-
-static socklen_t size_of(const union address *address)
-{
-    return address->any.sa_family == AF_INET ? sizeof address->ip4 : sizeof address->ip6;
-}
 
 /* An abstract name, which goes with its socket. */
 static socklen_t local_name(uint64_t id, struct sockaddr_un *ret_name)
@@ -51,31 +38,7 @@ static int open_here(uint64_t id)
     return -1;
 }
 
-static bool is_better(const struct ifaddrs *one, const union address *than)
-{
-    if (!one->ifa_addr || (one->ifa_flags & (IFF_UP | IFF_LOOPBACK)) != IFF_UP)
-        return false;
-    if (one->ifa_addr->sa_family == AF_INET)
-        return than->any.sa_family != AF_INET;
-    return one->ifa_addr->sa_family == AF_INET6 && than->any.sa_family == AF_UNSPEC
-           && !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)one->ifa_addr)->sin6_addr);
-}
-
-/* The first address of this guest that is no loopback; one of IPv4 if there is one. */
-static void find_address(union address *ret_address)
-{
-    struct ifaddrs *all;
-
-    if (getifaddrs(&all) < 0)
-        return;
-    for (const struct ifaddrs *one = all; one; one = one->ifa_next)
-        if (is_better(one, ret_address))
-            memcpy(ret_address, one->ifa_addr, one->ifa_addr->sa_family == AF_INET
-                   ? sizeof ret_address->ip4 : sizeof ret_address->ip6);
-    freeifaddrs(all);
-}
-
-static void name_of(const union address *address, struct ivc_layout_wake *ret_name)
+static void name_of(const union ivc_ip *address, struct ivc_layout_wake *ret_name)
 {
     if (address->any.sa_family == AF_INET) {
         ret_name->family = FAMILY_IP4;
@@ -90,26 +53,21 @@ static void name_of(const union address *address, struct ivc_layout_wake *ret_na
 
 static int open_there(const struct sockaddr *where, struct ivc_layout_wake *ret_name)
 {
-    union address address = { .any = { .sa_family = AF_UNSPEC } };
-    socklen_t len = sizeof address;
+    struct ivc_own_ip own = { .ip = { .any = { .sa_family = AF_UNSPEC } } };
+    socklen_t len = sizeof own.ip;
     int fd;
 
-    if (where && where->sa_family == AF_INET)
-        memcpy(&address, where, sizeof address.ip4);
-    else if (where && where->sa_family == AF_INET6)
-        memcpy(&address, where, sizeof address.ip6);
+    if (where)
+        memcpy(&own.ip, where, where->sa_family == AF_INET ? sizeof own.ip.ip4 : sizeof own.ip.ip6);
     else
-        find_address(&address);
-    if (address.any.sa_family == AF_UNSPEC)
+        (void)ivc_ip_list(&own, 1);
+    /* On the loopback interface nobody comes from another kernel. */
+    if (own.ip.any.sa_family == AF_UNSPEC || own.rank == IVC_IP_LOOPBACK)
         return -1;
-    if (address.any.sa_family == AF_INET)
-        address.ip4.sin_port = 0;
-    else
-        address.ip6.sin6_port = 0;
-    fd = socket(address.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0 && bind(fd, &address.any, size_of(&address)) == 0
-        && getsockname(fd, &address.any, &len) == 0) {
-        name_of(&address, ret_name);
+    fd = socket(own.ip.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && bind(fd, &own.ip.any, ivc_ip_size(&own.ip)) == 0
+        && getsockname(fd, &own.ip.any, &len) == 0) {
+        name_of(&own.ip, ret_name);
         return fd;
     }
     ivc_close_p(&fd);
@@ -118,7 +76,7 @@ static int open_there(const struct sockaddr *where, struct ivc_layout_wake *ret_
 
 void ivc_wake_open(struct ivc_wake *wake, uint64_t id, const struct sockaddr *address)
 {
-    *wake = (struct ivc_wake){ .here = open_here(id) };
+    *wake = (struct ivc_wake){ .id = id, .here = open_here(id) };
     wake->there = open_there(address, &wake->name);
 }
 
@@ -131,9 +89,9 @@ void ivc_wake_close(struct ivc_wake *wake)
 
 /* False: that is no place of a member's.  What it says comes from shared memory, and must not make us
  * send to a whole network, or to a service of the system. */
-static bool address_of(const struct ivc_layout_wake *name, union address *ret_address)
+static bool address_of(const struct ivc_layout_wake *name, union ivc_ip *ret_address)
 {
-    *ret_address = (union address){ .any = { .sa_family = AF_UNSPEC } };
+    *ret_address = (union ivc_ip){ .any = { .sa_family = AF_UNSPEC } };
     if (name->port < PORT_MIN)
         return false;
     if (name->family == FAMILY_IP4) {
@@ -148,37 +106,48 @@ static bool address_of(const struct ivc_layout_wake *name, union address *ret_ad
     return name->family == FAMILY_IP6 && !IN6_IS_ADDR_MULTICAST(&ret_address->ip6.sin6_addr);
 }
 
+struct ivc_wake_target ivc_wake_target_of(uint64_t id, bool same_kernel, const struct ivc_layout_wake *name)
+{
+    struct ivc_wake_target target = { id, same_kernel, *name };
+    union ivc_ip there;
+
+    if (!same_kernel && address_of(name, &there) && ivc_ip_is_own(&there, NULL))
+        target.name = (struct ivc_layout_wake){ 0 };
+    return target;
+}
+
 void ivc_wake_send(const struct ivc_wake *wake, const struct ivc_wake_target *target)
 {
     enum { FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL };
-    static const char word[] = "ivc: look";
-    union address there;
+    uint64_t word = target->id;
+    union ivc_ip there;
     struct sockaddr_un here;
     socklen_t len = local_name(target->id, &here);
 
     /* Those of one kernel may still live in two network namespaces, as containers do: then by UDP. */
     if (target->same_kernel && wake->here >= 0
-        && (sendto(wake->here, word, sizeof word, FLAGS, (struct sockaddr *)&here, len) >= 0
+        && (sendto(wake->here, &word, sizeof word, FLAGS, (struct sockaddr *)&here, len) >= 0
             || errno == EAGAIN))    /* as many are waiting for it as there is room for */
         return;
     if (wake->there >= 0 && address_of(&target->name, &there)
-        && sendto(wake->there, word, sizeof word, FLAGS, &there.any, size_of(&there)) < 0)
+        && sendto(wake->there, &word, sizeof word, FLAGS, &there.any, ivc_ip_size(&there)) < 0)
         return;     /* it looks by itself, later */
 }
 
-static bool take_from(int fd)
+static bool take_from(const struct ivc_wake *wake, int fd)
 {
-    char bytes[16];
-    int n = 0;
+    uint64_t words[2];
+    bool ours = false;
+    ssize_t len;
 
-    while (fd >= 0 && n < TAKE_MAX && recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) >= 0)
-        n++;
-    return n > 0;
+    for (int n = 0; fd >= 0 && n < TAKE_MAX && (len = recv(fd, words, sizeof words, MSG_DONTWAIT)) >= 0; n++)
+        ours |= len == sizeof *words && words[0] == wake->id;
+    return ours;
 }
 
 bool ivc_wake_take(const struct ivc_wake *wake)
 {
-    bool here = take_from(wake->here), there = take_from(wake->there);
+    bool here = take_from(wake, wake->here), there = take_from(wake, wake->there);
 
     return here || there;
 }

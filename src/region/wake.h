@@ -5,8 +5,9 @@
  * inbox, and whoever rings its bell then sends it a datagram: on a socket of this kernel if both run
  * under it, else by UDP to the address that the member's entry names.
  *
- * A datagram says nothing but "look".  It may be lost, come late, or from anybody: whoever sleeps looks
- * by himself now and then, and reads nothing on the strength of it.
+ * A datagram says whom it means, and nothing but "look".  It may be lost, come late, or from anybody: whoever
+ * sleeps looks by himself now and then, and reads nothing on the strength of it.  One that means somebody else
+ * (the same address in two guests) is passed over, and none is sent to an address of our own.
  */
 #ifndef IVC_REGION_WAKE_H
 #define IVC_REGION_WAKE_H
@@ -19,6 +20,7 @@
 
 /* The sockets of one member. */
 struct ivc_wake {
+    uint64_t id;
     int here, there;                /* of this kernel, of the network; -1: none */
     struct ivc_layout_wake name;    /* of `there` */
 };
@@ -34,9 +36,11 @@ struct ivc_wake_target {
     bool same_kernel;
     struct ivc_layout_wake name;
 };
+/* None by UDP to another kernel at an address that is also ours: it would come to us. */
+struct ivc_wake_target ivc_wake_target_of(uint64_t id, bool same_kernel, const struct ivc_layout_wake *name);
 /* Does not wait; what cannot be sent is not. */
 void ivc_wake_send(const struct ivc_wake *wake, const struct ivc_wake_target *target);
-/* Takes what came; whether anything did. */
+/* Takes what came; whether any of it meant us. */
 bool ivc_wake_take(const struct ivc_wake *wake);
 
 #endif
