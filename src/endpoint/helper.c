@@ -38,6 +38,7 @@ struct ivc_helper {
     /* The thread's own. */
     bool leaving;               /* our guest was asked to leave this region */
     bool busy;                  /* something is under way: look again soon */
+    bool stays;                 /* though our guest was asked to leave: there is no network */
     uint64_t look_round_at;
     struct ivc_order_watch orders;  /* of the region that we may not join yet */
     uint64_t lent_lost;         /* ivc_region_lent_lost(), when we looked last */
@@ -208,6 +209,18 @@ static void look_at_lent(struct ivc_helper *helper)
     open_gate(endpoint);
 }
 
+/* Where there is to be a network, it is there before memory is given up: who cannot load it stays. */
+static bool may_leave(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+    int r = endpoint->network ? ivc_network_prepare(endpoint->network) : 0;
+
+    if (r < 0 && !helper->stays)
+        ivc_trace_event(endpoint, "stays", ivc_error_text());
+    helper->stays = r < 0;
+    return r == 0;
+}
+
 static void look_at_orders(struct ivc_helper *helper)
 {
     struct ivc_endpoint *endpoint = helper->endpoint;
@@ -217,7 +230,7 @@ static void look_at_orders(struct ivc_helper *helper)
     if (give_up_if_lost(helper))
         return;
     ivc_region_orders_look(region);
-    if (!helper->leaving && ivc_region_is_ordered_away(region, ivc_region_own_vm())) {
+    if (!helper->leaving && ivc_region_is_ordered_away(region, ivc_region_own_vm()) && may_leave(helper)) {
         helper->leaving = true;
         ivc_trace_event(endpoint, "asked", "our guest is to leave the region");
     }

@@ -528,6 +528,7 @@ int ivc_remote_open(struct ivc_endpoint *endpoint, const struct ivc_endpoint_opt
         .packet_max = sizeof(struct wire) + IVC_MAX(ivc_endpoint_double_max(endpoint),
                                                     sizeof(struct greeting)),
         .threads = options->threads,
+        .later = endpoint->home.region != NULL,
         .on_packet = on_packet,
         .on_down = on_down,
         .arg = endpoint,

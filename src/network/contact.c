@@ -235,11 +235,13 @@ static bool take_orders(struct ivc_contact *contact)
 {
     struct ivc_seek *list, *next;
     uint64_t count;
-    bool stop;
+    bool stop, load;
 
     (void)!read(contact->wake, &count, sizeof count);
     pthread_mutex_lock(&contact->lock);
     stop = contact->stop;
+    load = contact->load;
+    contact->load = false;
     list = contact->asked;
     contact->asked = NULL;
     pthread_mutex_unlock(&contact->lock);
@@ -249,6 +251,8 @@ static bool take_orders(struct ivc_contact *contact)
         list->next = contact->seeks;
         contact->seeks = list;
     }
+    if (load && !stop)
+        (void)ivc_network_load(contact->network);
     return !stop;
 }
 
@@ -318,6 +322,16 @@ static void rouse(struct ivc_contact *contact)
     uint64_t one = 1;
 
     (void)!write(contact->wake, &one, sizeof one);
+}
+
+void ivc_contact_load(struct ivc_network *network)
+{
+    struct ivc_contact *contact = network->contact;
+
+    pthread_mutex_lock(&contact->lock);
+    contact->load = true;
+    pthread_mutex_unlock(&contact->lock);
+    rouse(contact);
 }
 
 static void read_candidates(struct ivc_seek *seek, const struct ivc_network_name *name)

@@ -82,7 +82,7 @@ struct ivc_contact {
     struct ivc_own_ip own[IVC_NETWORK_NAME_MAX / 4];    /* what others are told, best first */
 
     pthread_mutex_t lock;
-    bool stop;                  /* under the lock, as the next two */
+    bool stop, load;            /* under the lock, as the next two */
     struct ivc_seek *asked;     /* handed to the thread ... */
     struct ivc_seek *settled;   /* ... and by it */
     _Atomic bool news;          /* `settled` is not empty */

@@ -175,7 +175,7 @@ struct ivc_network {
     uint32_t fabric_hash, fabric_len;
     uint8_t fabric_name[IVC_FABRIC_NAME_MAX];
     char description[512];
-    bool failed;                /* it could not be bound, and that is the description */
+    _Atomic bool failed;        /* it could not be loaded or bound, and that is the description */
 
     pthread_mutex_t lock;
     struct ivc_buffers small, large;
@@ -256,6 +256,8 @@ int ivc_network_bind(struct ivc_network *network, const union ivc_ip *source);
 /* Listens, and makes our name. */
 int ivc_contact_open(struct ivc_network *network, uint64_t id);
 int ivc_contact_start(struct ivc_network *network);
+/* The thread loads the provider. */
+void ivc_contact_load(struct ivc_network *network);
 void ivc_contact_free(struct ivc_network *network);
 /* The route's contact is asked from now on. */
 int ivc_contact_seek(struct ivc_network *network, struct ivc_route *route);

@@ -3,6 +3,7 @@
  */
 #include "network/network.h"
 
+#include "base/chain.h"
 #include "base/error.h"
 #include "network/internal.h"
 
@@ -118,19 +119,44 @@ static int read_name(struct ivc_network *network)
     return 0;
 }
 
+/* The first reason is kept: nothing is tried twice. */
+static int fail_for_good(struct ivc_network *network, int r)
+{
+    snprintf(network->description, sizeof network->description, "%s", ivc_error_text());
+    /* Release: pairs with the acquire in ivc_network_prepare(); the description is visible. */
+    atomic_store_explicit(&network->failed, true, memory_order_release);
+    return r;
+}
+
 int ivc_network_load(struct ivc_network *network)
 {
     int r;
 
-    /* Relaxed: who calls this is who has written it. */
+    /* Relaxed, all three: who calls this is who has written them. */
+    if (atomic_load_explicit(&network->failed, memory_order_relaxed))
+        return ivc_error_set(-ENODEV, "%s", network->description);
     if (atomic_load_explicit(&network->stage, memory_order_relaxed) != IVC_STAGE_NAMED)
         return 0;
     r = ivc_libfabric_find(&network->libfabric);
     if (r == 0)
         r = ivc_provider_find(&network->libfabric, network->wanted, network->threads, &network->provider);
-    if (r == 0)
-        atomic_store_explicit(&network->stage, IVC_STAGE_LOADED, memory_order_relaxed);
-    return r;
+    /* Libraries that libfabric needs take signals when they are loaded (PSM's a SIGBUS). */
+    ivc_chain_renew(SIGBUS);
+    if (r != 0)
+        return fail_for_good(network, r);
+    atomic_store_explicit(&network->stage, IVC_STAGE_LOADED, memory_order_relaxed);
+    return 0;
+}
+
+int ivc_network_prepare(struct ivc_network *network)
+{
+    if (atomic_load_explicit(&network->failed, memory_order_acquire))
+        return ivc_error_set(-ENODEV, "%s", network->description);
+    /* Relaxed: nothing is read on the strength of it. */
+    if (atomic_load_explicit(&network->stage, memory_order_relaxed) != IVC_STAGE_NAMED)
+        return 0;
+    ivc_contact_load(network);
+    return IVC_E_FULL;
 }
 
 int ivc_network_bind(struct ivc_network *network, const union ivc_ip *source)
@@ -141,9 +167,6 @@ int ivc_network_bind(struct ivc_network *network, const union ivc_ip *source)
     /* Relaxed: as above. */
     if (r < 0 || atomic_load_explicit(&network->stage, memory_order_relaxed) == IVC_STAGE_BOUND)
         return r;
-    if (network->failed)
-        return ivc_error_set(-ENODEV, "%s", network->description);
-    network->failed = true;
     network->ip = ivc_provider_is_of_ip(&network->provider);
     r = ivc_provider_open(&network->libfabric, &network->provider, network->ip ? source : NULL);
     if (r == 0) {
@@ -157,11 +180,8 @@ int ivc_network_bind(struct ivc_network *network, const union ivc_ip *source)
         r = read_name(network);
     if (r == 0)
         r = ivc_buffers_post_receives(network);
-    if (r < 0) {
-        snprintf(network->description, sizeof network->description, "%s", ivc_error_text());
-        return r;
-    }
-    network->failed = false;
+    if (r < 0)
+        return fail_for_good(network, r);
     /* Release: pairs with the acquire in ivc_network_is_bound(). */
     atomic_store_explicit(&network->stage, IVC_STAGE_BOUND, memory_order_release);
     return 0;
@@ -189,7 +209,8 @@ static int init(struct ivc_network *network, const struct ivc_network_options *o
         r = open_descriptor(network);
     if (r == 0)
         r = ivc_contact_open(network, options->id);
-    if (r == 0)
+    /* One that was named is looked at now: a wrong name is not to be found out when a guest moves. */
+    if (r == 0 && (!options->later || network->wanted[0]))
         r = ivc_network_load(network);
     return r == 0 ? ivc_contact_start(network) : r;
 }

@@ -56,6 +56,7 @@ typedef void ivc_network_pulled_fn(void *arg, int status);
 struct ivc_network_options {
     const char *provider;       /* NULL: IVC_NETWORK, else "tcp" */
     uint64_t id;                /* who we are: whoever asks for us names it */
+    bool later;                 /* the default provider is loaded when it is needed */
     size_t packet_max;          /* largest packet that will be sent or can arrive */
     bool threads;
     ivc_network_packet_fn *on_packet;
@@ -70,10 +71,13 @@ struct ivc_network_options {
 void ivc_network_set_libfabric(const void *address_inside);
 
 /*
- * Opens the contact, and loads the provider.  -ENODEV: none can be used; the text names those that were
- * found and why each was refused.  -EINVAL: IVC_NETWORK names us (`ivc`).
+ * Opens the contact, and loads the provider, unless that may be done later and none was named.  -ENODEV: none
+ * can be used; the text names those that were found and why each was refused.  -EINVAL: IVC_NETWORK names us (`ivc`).
  */
 int ivc_network_open(const struct ivc_network_options *options, struct ivc_network **ret_network);
+/* The provider is loaded, and can be used: 0; IVC_E_FULL: ask again, it is being loaded; -ENODEV, with a text: it
+ * cannot. */
+int ivc_network_prepare(struct ivc_network *network);
 /* Waits for what was sent to leave this process (at most `linger_ms`), then frees all, routes
  * included.  Accepts NULL. */
 void ivc_network_free(struct ivc_network *network, uint64_t linger_ms);
