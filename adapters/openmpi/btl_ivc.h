@@ -66,7 +66,9 @@ struct mca_btl_base_endpoint_t {
     opal_list_t queue;                  /* descriptors that wait for room, oldest first */
     volatile int32_t queued;            /* their number; written under module.lock */
     opal_list_t lent;                   /* descriptors that the peer is to read; under module.lent_lock */
-    uint32_t lent_ids;                  /* given so far */
+    opal_list_t operations;             /* puts, gets and atomics that the peer was asked for; under module.lent_lock */
+    volatile int32_t n_operations;      /* their number */
+    uint32_t lent_ids;                  /* given so far, for both */
     uint64_t starving_since;            /* ms; 0: the region always had memory for it */
 };
 
@@ -81,7 +83,7 @@ struct ivc_btl_frag {
     bool in_region;                     /* `buffer` is ours to send or to give back: it is the one segment, or
                                          * of two a copy, but for the header */
     bool unreadable;                    /* lent memory that the peer could not read: it is copied */
-    uint32_t lent_id;                   /* in endpoint.lent */
+    uint32_t lent_id;                   /* in endpoint.lent, or .operations */
     int status;                         /* for the completion callback */
     struct ivc_buffer buffer;
     struct ivc_btl_ahead follows;       /* of a message that this announces, in the user's memory */
@@ -105,7 +107,7 @@ struct ivc_btl_module {
     opal_list_t done;                   /* sent, callback still to be made */
     volatile int32_t outstanding;       /* queued and done descriptors; read without the lock */
 
-    opal_mutex_t lent_lock;             /* guards endpoints' `lent`; nothing else is locked under it */
+    opal_mutex_t lent_lock;             /* guards endpoints' `lent` and `operations`; nothing else is locked under it */
 
     opal_mutex_t ahead_lock;            /* guards `ahead`; nothing else is locked under it */
     struct ivc_btl_ahead ahead;         /* copied and not yet asked for */
@@ -180,6 +182,14 @@ void ivc_btl_lent_on_packet(struct ivc_peer *peer, uint8_t tag, uint8_t *packet,
 bool ivc_btl_lent_waits(struct mca_btl_base_endpoint_t *endpoint);
 /* The peer is gone: all that wait for it are reported. */
 void ivc_btl_lent_end(struct mca_btl_base_endpoint_t *endpoint, int status);
+
+/* btl_ivc_rdma.c, btl_ivc_emulate.c: put, get and atomics, a module of their own. */
+extern mca_btl_base_module_t ivc_btl_rdma_module;
+void ivc_btl_rdma_init(void);
+/* False: it is no packet of theirs. */
+bool ivc_btl_emulate_on_packet(struct ivc_peer *peer, const struct ivc_packet *packet);
+/* The peer is gone: all that were asked for are reported. */
+void ivc_btl_operations_end(struct mca_btl_base_endpoint_t *endpoint);
 
 /* btl_ivc_ahead.c */
 /* Copies what follows of a message that was just announced, if that is of use. */

@@ -300,7 +300,7 @@ static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progres
     if (ivc_endpoint_warning(m->endpoint)[0] != '\0')
         ivc_btl_say("warning", "%s", ivc_endpoint_warning(m->endpoint));
 
-    modules = malloc(sizeof *modules);
+    modules = malloc(2 * sizeof *modules);
     if (modules == NULL)
         goto err_close;
     if (ivc_btl_frags_init(m) != OPAL_SUCCESS) {
@@ -312,8 +312,10 @@ static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progres
         goto err_fini;
     opal_output_verbose(10, opal_btl_base_framework.framework_output, "btl: ivc: %s",
                         ivc_endpoint_describe(m->endpoint));
+    ivc_btl_rdma_init();
     modules[0] = &m->super;
-    *num_btls = 1;
+    modules[1] = &ivc_btl_rdma_module;
+    *num_btls = 2;
     return modules;
 
 err_fini:

@@ -55,6 +55,7 @@ struct mca_btl_base_endpoint_t *ivc_btl_endpoint_of(struct ivc_peer *peer)
         OBJ_CONSTRUCT(&endpoint->super, opal_list_item_t);
         OBJ_CONSTRUCT(&endpoint->queue, opal_list_t);
         OBJ_CONSTRUCT(&endpoint->lent, opal_list_t);
+        OBJ_CONSTRUCT(&endpoint->operations, opal_list_t);
         endpoint->peer = peer;
         endpoint->next = m->endpoints;
         m->endpoints = endpoint;
@@ -172,6 +173,7 @@ static void endpoints_free(struct ivc_btl_module *m)
 
         m->endpoints = endpoint->next;
         ivc_peer_set_arg(endpoint->peer, NULL);
+        OBJ_DESTRUCT(&endpoint->operations);
         OBJ_DESTRUCT(&endpoint->lent);
         OBJ_DESTRUCT(&endpoint->queue);
         OBJ_DESTRUCT(&endpoint->super);

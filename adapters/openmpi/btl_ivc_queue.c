@@ -152,6 +152,7 @@ void ivc_btl_queue_flush(unsigned int timeout_ms)
     ivc_btl_ahead_end(NULL, NULL);
     for (struct mca_btl_base_endpoint_t *e = m->endpoints; e != NULL; e = e->next) {
         ivc_btl_lent_end(e, OPAL_SUCCESS);
+        ivc_btl_operations_end(e);
         while ((item = opal_list_remove_first(&e->queue)) != NULL)
             ivc_btl_frag_return((struct ivc_btl_frag *) item);
     }

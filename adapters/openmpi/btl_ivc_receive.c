@@ -28,6 +28,8 @@ static void flatten(struct ivc_btl_module *m, const struct ivc_packet *packet)
 static __opal_attribute_noinline__ void take(struct ivc_btl_module *m, struct ivc_peer *peer,
                                              const struct ivc_packet *packet)
 {
+    if (ivc_btl_emulate_on_packet(peer, packet))
+        return;
     flatten(m, packet);
     if (packet->body_len == 0 || ivc_endpoint_body_is_whole(m->endpoint))
         ivc_btl_lent_on_packet(peer, packet->tag, m->flat,
@@ -107,5 +109,6 @@ void ivc_btl_on_gone(void *arg, struct ivc_peer *peer, const char *reason)
     else
         ivc_btl_lose(endpoint, reason);
     ivc_btl_ahead_end(endpoint, NULL);
+    ivc_btl_operations_end(endpoint);
     ivc_btl_lent_end(endpoint, reason == NULL ? OPAL_SUCCESS : OPAL_ERR_UNREACH);
 }

@@ -345,7 +345,8 @@ int ivc_endpoint_reach(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uin
 
 /*
  * Payloads that lie in lent memory are read there by the peer: the only copy.  The sender tells `where`
- * and `key` in a packet; false when `memory` is not lent memory of the region that both are in now.
+ * and `key` in a packet; false when `memory` is not lent memory of the region that both are in now (without a peer:
+ * that we are in).
  * The receiver reads: -ESTALE when it cannot be, because one of them has moved since or the memory was
  * taken away; the bytes then have to come otherwise, and some may have been written.  What the sender's
  * application wrote before the packet is what is read, and what it writes after an answer is not.
@@ -359,6 +360,10 @@ int ivc_endpoint_read_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer,
 const void *ivc_endpoint_view_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
                                    uint64_t key, size_t len);
 bool ivc_endpoint_view_is_whole(const struct ivc_endpoint *endpoint);
+/* To read and to write it, between ivc_endpoint_enter() and ivc_endpoint_leave(); NULL: as -ESTALE above, or perhaps its
+ * process has just died, which progress will find out.  What is written is what its application finds there. */
+void *ivc_endpoint_reach_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where, uint64_t key,
+                              size_t len);
 
 /*
  * Memory of the region for the application, as ivc_region_lend(), but in it may be anything; it stays

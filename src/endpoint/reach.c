@@ -54,7 +54,8 @@ bool ivc_endpoint_show_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 
     ivc_endpoint_lock(endpoint);
     region = endpoint->home.region;
-    can = ivc_peer_uses_memory(peer) && ivc_region_locate_lent(region, memory, len, ret_where);
+    can = region && (!peer || ivc_peer_uses_memory(peer))
+          && ivc_region_locate_lent(region, memory, len, ret_where);
     if (can)
         *ret_key = ivc_address_of_member(&endpoint->home.info, ivc_region_self(region));
     ivc_endpoint_unlock(endpoint);
@@ -62,8 +63,7 @@ bool ivc_endpoint_show_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer
 }
 
 /* NULL: it cannot be reached. */
-static const void *lent_at(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where,
-                           uint64_t key, size_t len)
+static void *lent_at(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where, uint64_t key, size_t len)
 {
     void *memory;
 
@@ -105,6 +105,14 @@ const void *ivc_endpoint_view_lent(struct ivc_endpoint *endpoint, struct ivc_pee
         peer->stats.read_bytes += len;
     ivc_endpoint_unlock(endpoint);
     return memory;
+}
+
+/* An alarm: somebody has died or left, and his memory may be another's soon. */
+void *ivc_endpoint_reach_lent(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint64_t where, uint64_t key,
+                              size_t len)
+{
+    return ivc_peer_uses_memory(peer) && !ivc_region_alarm(endpoint->home.region)
+        ? lent_at(endpoint, peer, where, key, len) : NULL;
 }
 
 bool ivc_endpoint_view_is_whole(const struct ivc_endpoint *endpoint)
