@@ -21,6 +21,7 @@
 
 #include "opal/util/proc.h"
 
+#include "base/caller.h"
 #include "base/copy.h"
 
 enum { UNDER_WAY = 1 };     /* beside Open MPI's codes */
@@ -43,6 +44,26 @@ static struct {
 static bool is_in(const struct mca_btl_base_registration_handle_t *handle, uint64_t address, uint64_t len)
 {
     return address >= handle->base && len <= handle->len && address - handle->base <= handle->len - len;
+}
+
+static bool has_other_nodes(void)
+{
+    for (const struct mca_btl_base_endpoint_t *e = ivc_btl_module.endpoints; e != NULL; e = e->next)
+        if (e->proc != NULL && !OPAL_PROC_ON_LOCAL_NODE(e->proc->proc_flags))
+            return true;
+    return false;
+}
+
+/* osc/rdma of Open MPI up to 4.1.4 waits for itself for ever when it first looks for what is attached to a dynamic window
+ * of another node: better an error, where a person can do something about it. */
+static bool is_hopeless(void)
+{
+    static const bool is_mended = OPAL_MAJOR_VERSION > 4 || OPAL_MINOR_VERSION > 1 || OPAL_RELEASE_VERSION > 4;
+
+    if (is_mended || !has_other_nodes() || !ivc_caller_is_below("Win_attach"))
+        return false;
+    ivc_btl_say("dynamic", "dynamic windows between nodes hang in osc/rdma of this Open MPI: try --mca osc ^ucx,rdma");
+    return true;
 }
 
 /* A free place in the table.  The caller holds the lock. */
@@ -83,7 +104,7 @@ static bool publish(struct registration *r)
     return good;
 }
 
-/* NULL: for ob1, which asks in this way, or out of memory. */
+/* NULL: for ob1, which asks in this way, for what cannot work, or out of memory. */
 static struct mca_btl_base_registration_handle_t *
 register_mem(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *endpoint, void *base, size_t size,
              uint32_t flags)
@@ -101,6 +122,10 @@ register_mem(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *endpoin
     r->flags = flags;
     if ((flags & remote) == 0)
         return &r->handle;
+    if (is_hopeless()) {
+        free(r);
+        return NULL;
+    }
     if (!ivc_endpoint_show_lent(ivc_btl_module.endpoint, NULL, base, size, &r->handle.where, &r->handle.key))
         r->handle.where = 0;
     if (publish(r))

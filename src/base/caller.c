@@ -17,13 +17,21 @@ static const char *const looks[] = {
     "Request_get_status_any", "Request_get_status_some", "Win_test", "Parrived",
 };
 
-static enum ivc_caller_kind kind_of_name(const char *name)
+/* Without the prefix; NULL: it is none of MPI's. */
+static const char *call_of(const char *name)
 {
     name += *name == 'P';       /* the profiling interface's, section 15.2 of MPI 4.1 */
-    if (strncmp(name, "MPI_", 4) != 0)
+    return strncmp(name, "MPI_", 4) == 0 ? name + 4 : NULL;
+}
+
+static enum ivc_caller_kind kind_of_name(const char *name)
+{
+    const char *call = call_of(name);
+
+    if (!call)
         return IVC_CALLER_OTHER;
     for (size_t i = 0; i < sizeof looks / sizeof *looks; i++)
-        if (strcmp(name + 4, looks[i]) == 0)
+        if (strcmp(call, looks[i]) == 0)
             return IVC_CALLER_LOOKS;
     return IVC_CALLER_WAITS;
 }
@@ -50,4 +58,20 @@ bool ivc_caller_only_looks(struct ivc_callers *callers)
     for (int i = 0; i < n && kind == IVC_CALLER_OTHER; i++)
         kind = kind_of(callers, frames[i]);
     return kind == IVC_CALLER_LOOKS;
+}
+
+bool ivc_caller_is_below(const char *name)
+{
+    void *frames[FRAMES];
+    int n = backtrace(frames, FRAMES);
+    Dl_info info;
+
+    for (int i = 0; i < n; i++) {
+        const char *call = dladdr((const char *)frames[i] - CALL, &info) != 0 && info.dli_sname
+            ? call_of(info.dli_sname) : NULL;
+
+        if (call)
+            return strcmp(call, name) == 0;
+    }
+    return false;
 }

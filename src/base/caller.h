@@ -23,4 +23,7 @@ struct ivc_callers {
 /* False as well when nobody on the stack is of MPI, or its names cannot be told (a program linked statically). */
 bool ivc_caller_only_looks(struct ivc_callers *callers);
 
+/* Whether we are in this call of MPI's, named without its prefix. */
+bool ivc_caller_is_below(const char *name);
+
 #endif

@@ -24,6 +24,17 @@ STAND_IN(MPI_Wait, progress())
 STAND_IN(MPI_Tester, progress())        /* a program's */
 STAND_IN(PMPI_Recv, PMPI_Test())        /* one that is made of another */
 
+STAND_IN(attaches, ivc_caller_is_below("Win_attach"))
+STAND_IN(PMPI_Win_attach, attaches())
+STAND_IN(MPI_Win_create, attaches())
+
+static void test_below(void)
+{
+    CHECK(!attaches());
+    CHECK(PMPI_Win_attach());
+    CHECK(!MPI_Win_create());
+}
+
 static void test_names(void)
 {
     for (unsigned round = 0; round < 3; round++) {      /* by name, and then as remembered */
@@ -38,5 +49,6 @@ static void test_names(void)
 
 static const struct check_case cases[] = {
     { "by the names on the stack", test_names, 0 },
+    { "below a certain call", test_below, 0 },
 };
 CHECK_MAIN(cases)
