@@ -18,6 +18,7 @@ from .wheels import Environment
 _SOURCES = {
     "integrity": ["tests/mpi/integrity.c", "tests/mpi/integrity_p2p.c",
                   "tests/mpi/integrity_more.c"],
+    "windows": ["tests/mpi/windows.c"],
     "bench_mpi": ["bench/bench_mpi.c", "bench/sample.c"],
 }  # fmt: skip
 

@@ -196,6 +196,57 @@ def _windows(run: Run, where: Path) -> None:
     run.check("windows of a stopped rank are served", done.returncode == 0, done.stdout)
 
 
+#: The plug-in's put, get and atomics; what they do not serve (shared windows) is osc/sm's.
+_BY_PLUGIN = {"OMPI_MCA_osc": "^ucx,pt2pt", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "ivc,self"}
+
+#: As ssh, on this machine: the other node is a name of its own.
+_AGENT = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+host=$1
+shift
+exec unshare --uts sh -c "hostname $host; $*"
+"""
+
+
+def _two_nodes(run: Run, ranks: int, words: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """On two nodes by name, so that Open MPI shares no memory between them by itself."""
+    with tempfile.TemporaryDirectory(prefix="ivc-test-") as scratch:
+        agent = Path(scratch) / "agent"
+        agent.write_text(_AGENT)
+        agent.chmod(0o755)
+        more = ["--mca", "plm_rsh_agent", str(agent), "--mca", "plm_rsh_no_tree_spawn", "1"]
+        more += ["--mca", "oob_tcp_if_include", "lo", "--bind-to", "none", "--oversubscribe"]
+        more += ["--host", f"ivc-a:{ranks // 2},ivc-b:{ranks // 2}", "-np", str(ranks), *words]
+        named = ["unshare", "--uts", "sh", "-c", 'hostname ivc-a; exec "$@"', "sh", "mpirun", *more]
+        return run.program(named, env, 180)
+
+
+def _plugin_windows(run: Run, where: Path) -> None:
+    """The plug-in's put, get and atomics: every kind of window, all bytes and sums."""
+    env = {**environment(str(where)), **_BY_PLUGIN}
+    preload = ["-x", f"LD_PRELOAD={paths.mpi_alloc()}"]
+    for label, more in (("malloc()", []), ("the region", preload)):
+        for ranks in (2, 4):
+            words = [*more, program("windows"), "--iterations", "10"]
+            done = _mpirun(run, ranks, words, env)
+            good = done.returncode == 0 and "windows: ok" in done.stdout
+            run.check(f"windows in memory of {label}, {ranks} ranks", good, done.stdout)
+    words = [*preload, program("onesided"), "--stop", "--expect", "direct"]
+    done = _mpirun(run, 2, words, env)
+    run.check("windows of a stopped rank are served by the plug-in", done.returncode == 0, done.stdout)
+    if os.geteuid() != 0:
+        run.skipped("windows between nodes", "must be root to name another node")
+        return
+    # Not dynamic ones: osc/rdma of 4.1.4 waits for itself.
+    words = [program("windows"), "--iterations", "10", "--kinds", "create,alloc_mem,allocate"]
+    network = {"IVC_REGION": "none", "OMPI_MCA_btl_ivc_network": "1", "FI_TCP_IFACE": "lo"}
+    for label, more_env in (("memory", {}), ("network", network)):
+        for ranks in (2, 4):
+            done = _two_nodes(run, ranks, words, {**env, **more_env})
+            good = done.returncode == 0 and "windows: ok" in done.stdout
+            run.check(f"windows between nodes, by {label}, {ranks} ranks", good, done.stdout)
+
+
 def _lent(run: Run, where: Path) -> None:
     """Messages in memory of the region are read in place, through both adapters."""
     words = ["-x", f"LD_PRELOAD={paths.mpi_alloc()}", program("integrity"), "--alloc-mem"]
@@ -467,6 +518,7 @@ def host(run: Run) -> None:
         _other_programs(run, where)
         _provider(run, where)
         _windows(run, where)
+        _plugin_windows(run, where)
         _lent(run, where)
         _heap(run, where)
         _whole(run, where)
