@@ -55,15 +55,17 @@ static bool has_other_nodes(void)
 }
 
 /* osc/rdma of Open MPI up to 4.1.4 waits for itself for ever when it first looks for what is attached to a dynamic window
- * of another node: better an error, where a person can do something about it. */
-static bool is_hopeless(void)
+ * of another node: better an end with a line.  (MPI_Win_attach() takes no refusal: it registers again and again.) */
+static void refuse_attach(void)
 {
+    struct ivc_btl_module *m = &ivc_btl_module;
     static const bool is_mended = OPAL_MAJOR_VERSION > 4 || OPAL_MINOR_VERSION > 1 || OPAL_RELEASE_VERSION > 4;
 
     if (is_mended || !has_other_nodes() || !ivc_caller_is_below("Win_attach"))
-        return false;
+        return;
     ivc_btl_say("dynamic", "dynamic windows between nodes hang in osc/rdma of this Open MPI: try --mca osc ^ucx,rdma");
-    return true;
+    if (m->error_cb != NULL)
+        m->error_cb(&m->super, MCA_BTL_ERROR_FLAGS_FATAL, opal_proc_local_get(), NULL);
 }
 
 /* A free place in the table.  The caller holds the lock. */
@@ -104,7 +106,7 @@ static bool publish(struct registration *r)
     return good;
 }
 
-/* NULL: for ob1, which asks in this way, for what cannot work, or out of memory. */
+/* NULL: for ob1, which asks in this way, or out of memory. */
 static struct mca_btl_base_registration_handle_t *
 register_mem(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *endpoint, void *base, size_t size,
              uint32_t flags)
@@ -122,10 +124,7 @@ register_mem(mca_btl_base_module_t *btl, struct mca_btl_base_endpoint_t *endpoin
     r->flags = flags;
     if ((flags & remote) == 0)
         return &r->handle;
-    if (is_hopeless()) {
-        free(r);
-        return NULL;
-    }
+    refuse_attach();
     if (!ivc_endpoint_show_lent(ivc_btl_module.endpoint, NULL, base, size, &r->handle.where, &r->handle.key))
         r->handle.where = 0;
     if (publish(r))
