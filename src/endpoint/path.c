@@ -12,7 +12,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <netinet/in.h>
 #include <string.h>
 #include <strings.h>
 
@@ -86,19 +85,15 @@ enum ivc_path_reason ivc_endpoint_path_reason(struct ivc_endpoint *endpoint, con
     return reason;
 }
 
-/* " at 10.0.0.1", if it is told by its network's name, which for most is an address of IP. */
+/* " at 10.0.0.1": the first of the addresses that its network tells, if it has one. */
 static void where(const struct ivc_network_name *name, char *ret_text, size_t size)
 {
     char text[INET6_ADDRSTRLEN] = "";
-    struct sockaddr_in ip4;
-    struct sockaddr_in6 ip6;
 
-    memcpy(&ip4, name->bytes, sizeof ip4);
-    memcpy(&ip6, name->bytes, sizeof ip6);
-    if (name->provider && name->len == sizeof ip4 && ip4.sin_family == AF_INET)
-        inet_ntop(AF_INET, &ip4.sin_addr, text, sizeof text);
-    else if (name->provider && name->len == sizeof ip6 && ip6.sin6_family == AF_INET6)
-        inet_ntop(AF_INET6, &ip6.sin6_addr, text, sizeof text);
+    if (name->provider && name->n_ip4 > 0)
+        inet_ntop(AF_INET, name->bytes, text, sizeof text);
+    else if (name->provider && name->n_ip6 > 0)
+        inet_ntop(AF_INET6, name->bytes, text, sizeof text);
     snprintf(ret_text, size, "%s%s", text[0] ? " at " : "", text);
 }
 
