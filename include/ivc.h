@@ -67,7 +67,8 @@ const char *ivc_last_error(void);
 const char *ivc_strerror(int code);
 
 /* Joins the group on the shared memory that is found (or that IVC_REGION names).
- * -ENODEV nothing found; -EEXIST the name is taken by a living member; others: ivc_last_error(). */
+ * -ENODEV nothing found; -EEXIST the name is taken by a living member; others: ivc_last_error().  Waits, for
+ * the region's lease (10 s) at most, where the name is that of a process which may have been killed. */
 int ivc_register(uint64_t magic_id, uint32_t client_id, ivc_context **ret_context);
 int ivc_register_with(uint64_t magic_id, uint32_t client_id, const struct ivc_options *options,
                       ivc_context **ret_context);

@@ -120,7 +120,8 @@ static void kill_all(uint64_t region_size, unsigned n, unsigned rounds)
     uint64_t before = free_bytes(path), state = region_size + n;
 
     for (unsigned round = 0; round < rounds; round++) {
-        struct exchange doomed = { .region = path, .magic_id = 20, .n_members = n, .longest = MIB };
+        /* Each a job of its own: of the last one's names only the lease tells that they are nobody's. */
+        struct exchange doomed = { .region = path, .magic_id = 100 + round, .n_members = n, .longest = MIB };
         pid_t pids[EXCHANGE_MEMBERS_MAX];
 
         for (unsigned i = 0; i < n; i++) {

@@ -90,12 +90,33 @@ static bool find_member(struct ivc_context *context, uint32_t client_id,
     return found;
 }
 
+/* Who has the name, if it is one that lives: who was killed before we came is a member until the lease is over. */
+static bool name_is_taken(struct ivc_context *context, uint32_t client_id, struct ivc_member *ret_member)
+{
+    enum { LOOK_MS = 50 };
+    bool silent = true;
+
+    while (silent && find_member(context, client_id, ret_member)) {
+        struct ivc_region *region;
+
+        ivc_endpoint_enter(context->endpoint);
+        region = ivc_endpoint_region(context->endpoint);
+        silent = region && ivc_region_is_silent(region, ret_member->slot);
+        ivc_endpoint_leave(context->endpoint);
+        if (silent)
+            ivc_sleep_ms(LOOK_MS);
+        else if (region)
+            return true;
+    }
+    return false;
+}
+
 /* Whoever finds his name taken gives way; of two that take one at the same moment, perhaps both. */
 static int check_name(struct ivc_context *context, uint32_t client_id)
 {
     struct ivc_member member;
 
-    if (!find_member(context, client_id, &member))
+    if (!name_is_taken(context, client_id, &member))
         return 0;
     return ivc_error_set(-EEXIST, "client %u of group %llu: that name is taken by process %u on %s",
                          client_id, (unsigned long long)context->magic_id, member.pid, member.host);

@@ -98,12 +98,28 @@ bool ivc_region_is_evicted(const struct ivc_region *region)
            != ivc_layout_state(region->self.generation, IVC_PHASE_ACTIVE);
 }
 
-static void publish(struct ivc_region *region, struct ivc_layout_member *entry)
+/* False: we were taken for dead while we joined, and have nothing there any more. */
+static bool publish(struct ivc_region *region, struct ivc_layout_member *entry)
 {
+    uint32_t generation = region->self.generation;
+
     /* Release: pairs with the acquire in ivc_region_member(); the entry's fields are visible. */
-    ivc_store_release(&entry->state, ivc_layout_state(region->self.generation, IVC_PHASE_ACTIVE));
+    if (!ivc_cas(&entry->state, ivc_layout_state(generation, IVC_PHASE_JOINING),
+                 ivc_layout_state(generation, IVC_PHASE_ACTIVE)))
+        return false;
     /* Before we look at the others: of two that join at once, one at least sees the other. */
     atomic_thread_fence(memory_order_seq_cst);
+    return true;
+}
+
+/* Who joins waits for memory that may come when a lease is over, and is not to be taken for dead then. */
+static void beat_while_joining(struct ivc_region *region)
+{
+    struct ivc_layout_member *own = ivc_region_slot(region, region->self.slot);
+
+    if (!region->joined
+        && ivc_load_relaxed(&own->state) == ivc_layout_state(region->self.generation, IVC_PHASE_JOINING))
+        ivc_store_relaxed(&own->heartbeat, ivc_load_relaxed(&own->heartbeat) + 1);
 }
 
 /* Who has lost the memory without a word, and has it again, still stands where it stood before. */
@@ -169,6 +185,7 @@ bool ivc_region_wait_for_memory(struct ivc_region *region, bool was_coming)
         if (!ivc_region_memory_is_coming(region))
             return was_coming || waited;        /* it has come */
         ivc_sleep_ms(IVC_HEARTBEAT_MS);
+        beat_while_joining(region);
         ivc_region_look_at_members(region);
         if (ivc_blocks_free_count(&region->blocks) > before)
             return true;
@@ -245,10 +262,12 @@ static void clear_inbox(struct ivc_region *region)
         ivc_store_relaxed((ivc_atomic_u64 *)(inbox + at), 0);
 }
 
-static void release_slot(struct ivc_region *region)
+/* If it is still ours. */
+static void release_slot(struct ivc_region *region, enum ivc_phase phase)
 {
-    ivc_store_release(&ivc_region_slot(region, region->self.slot)->state,
-                      ivc_layout_state(region->self.generation, IVC_PHASE_FREE));
+    (void)ivc_cas(&ivc_region_slot(region, region->self.slot)->state,
+                  ivc_layout_state(region->self.generation, phase),
+                  ivc_layout_state(region->self.generation, IVC_PHASE_FREE));
 }
 
 /* Whoever asks looks for members after asking, we look for orders after taking a slot: one of the two
@@ -276,7 +295,7 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
         return r;
     entry = ivc_region_slot(region, region->self.slot);
     if (must_stay_out(region)) {
-        release_slot(region);
+        release_slot(region, IVC_PHASE_JOINING);
         return ivc_error_set(IVC_E_NOREGION, "region %s: its host has asked this guest to leave it",
                              region->name);
     }
@@ -287,7 +306,11 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
         goto err_links;
     ivc_store_relaxed(&entry->links, region->links.root.handle);    /* published with the state */
     ivc_presence_open(&region->presence, entry->endpoint_id);
-    publish(region, entry);
+    if (!publish(region, entry)) {
+        r = ivc_error_set(-ESTALE, "region %s: others took this process for dead while it joined: its guest stood "
+                          "still for longer than the lease; try again", region->name);
+        goto err_links;
+    }
     declare_former_dead(region);
     region->joined = true;
     r = ivc_guard_start(region);
@@ -301,9 +324,9 @@ int ivc_region_join(struct ivc_region *region, const struct ivc_identity *identi
     return 0;
 
 err_links:
-    region->joined = false;
     ivc_links_close(region);
-    release_slot(region);
+    release_slot(region, region->joined ? IVC_PHASE_ACTIVE : IVC_PHASE_JOINING);
+    region->joined = false;
     ivc_presence_close(&region->presence);
     return r;
 }

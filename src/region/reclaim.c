@@ -221,6 +221,17 @@ static bool is_silent(const struct ivc_region *region, uint32_t slot, uint64_t n
            && (!sight->beats || now - sight->since_ms >= SUSPICIOUS_MS);
 }
 
+bool ivc_region_is_silent(struct ivc_region *region, uint32_t slot)
+{
+    bool silent;
+
+    pthread_mutex_lock(&region->lock);
+    ivc_reclaim_look(region, slot, true);
+    silent = is_silent(region, slot, ivc_now_ms());
+    pthread_mutex_unlock(&region->lock);
+    return silent;
+}
+
 static bool has_silent(struct ivc_region *region)
 {
     uint64_t now = ivc_now_ms();

@@ -208,6 +208,9 @@ int ivc_region_share_patiently(struct ivc_region *region, uint32_t slot, uint64_
                                struct ivc_share *ret_share);
 /* Whether a process that goes by this name is a member. */
 bool ivc_region_has_endpoint(struct ivc_region *region, uint64_t id);
+/* Looks at one member: whether it may have died before we came, since its heart was not seen to beat of late.  Asked
+ * again after some beats it is no longer so, or, when the lease is over, there is no such member. */
+bool ivc_region_is_silent(struct ivc_region *region, uint32_t slot);
 /* Looks at every member once, closely: those of our own kernel who have died since we saw them are found at
  * once, and memory of those who are gone is freed when that is due. */
 void ivc_region_look_at_members(struct ivc_region *region);

@@ -478,6 +478,53 @@ static void test_presence(void)
     CHECK(fcntl(b.fd, F_GETFD) >= 0);
 }
 
+static ivc_atomic_u32 looks_on, seen_dead;
+
+/* At whoever is in slot 2, too. */
+static void *look_closely(void *region)
+{
+    while (ivc_load_relaxed(&looks_on)) {
+        ivc_region_look_at_members(region);
+        if (ivc_layout_phase(ivc_load_relaxed(&ivc_region_slot(region, 2)->state)) == IVC_PHASE_DEAD)
+            ivc_store_relaxed(&seen_dead, 1);
+        ivc_sleep_ms(10);
+    }
+    return NULL;
+}
+
+/* Who joins may have to wait for the lease of one that holds the memory, and lives meanwhile. */
+static void test_joins_for_longer_than_the_lease(void)
+{
+    unsigned lease = 1000 * check_slowdown();
+    const char *path = file_with_lease(lease);
+    struct ivc_region *watcher = join(path, 1, 1), *late;
+    struct ivc_layout_member *entry = ivc_region_slot(watcher, 1);
+    uint64_t block, start = ivc_now_ms();
+    pthread_t thread;
+
+    memcpy((char *)entry + 8, (char *)ivc_region_slot(watcher, 0) + 8, 184);
+    memset(entry->boot_id, 7, sizeof entry->boot_id);
+    entry->endpoint_id ^= 1;
+    entry->links = 0;
+    ivc_store_release(&entry->state, ivc_layout_state(9, IVC_PHASE_ACTIVE));
+    while (ivc_blocks_take(&watcher->blocks, ivc_layout_owner(1, 9), 1, &block) == 0)
+        ;
+    ivc_store_relaxed(&looks_on, 1);
+    CHECK_EQ(pthread_create(&thread, NULL, look_closely, watcher), 0);
+    late = join(path, 2, 1);
+    CHECK_THAT(ivc_now_ms() - start > lease, "%u ms", (unsigned)(ivc_now_ms() - start));
+    ivc_sleep_ms(2 * IVC_QUARANTINE_MS);        /* what is buried is free by then */
+    block = (late->links.root.handle - late->geometry.blocks) / IVC_LAYOUT_PAGE;
+    ivc_store_relaxed(&looks_on, 0);
+    pthread_join(thread, NULL);
+    CHECK_EQ(ivc_region_self(late)->slot, 2);
+    CHECK(!ivc_load_relaxed(&seen_dead) && !ivc_region_is_evicted(late));
+    CHECK_EQ(ivc_load_relaxed(&late->blocks.owners[block]),
+             ivc_layout_owner(late->self.slot, late->self.generation));
+    ivc_region_free(late);
+    ivc_region_free(watcher);
+}
+
 /* The process number of a dead member was given to another process. */
 static void test_reused_pid(void)
 {
@@ -667,6 +714,7 @@ static const struct check_case cases[] = {
     { "a member of a kernel that says it is ours", test_copied_kernel, 60 },
     { "known to be of our kernel", test_presence, 0 },
     { "a host name of 64 letters", test_long_host_name, 0 },
+    { "joins for longer than the lease", test_joins_for_longer_than_the_lease, 60 },
     { "a reused process number", test_reused_pid, 0 },
     { "stopped longer than the lease, then continued", test_stopped, 0 },
     { "guests stopped longer than the lease, then continued", test_guests_stopped, 0 },
