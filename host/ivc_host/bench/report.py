@@ -57,9 +57,9 @@ def table(test: str, samples: Sequence[Sample], sides: Sequence[str], reference:
     for size in sorted({key[1] for key in found}):
         cells = [figure_text(found[s, size]) if (s, size) in found else "-" for s in present]
         for side in others:
-            both = [found.get((s, size)) for s in (side, reference)]
+            both = [figure_text(found[s, size]) for s in (side, reference) if (s, size) in found]
             one = ratio(samples, side, reference, test, size, metric)
-            cells.append(_ratio_cell(*map(figure_text, both), one) if all(both) and one else "-")
+            cells.append(_ratio_cell(both[0], both[1], one) if len(both) == 2 and one else "-")
         out.add_row(size_text(size), *cells)
     return out
 

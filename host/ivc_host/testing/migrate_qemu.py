@@ -163,7 +163,7 @@ def _command(
     settings = {"IVC_STATS": "1", "IVC_TRACE": _TRACE, "FI_TCP_IFACE": "eth0"}
     if on_xen:
         settings["IVC_NETWORK_TIMEOUT"] = "0"  # a guest that is saved says nothing for minutes
-    words, env = one.command(mpis.IVC, one.environment(), guests, len(guests))
+    words, env = one.command(mpis.IVC, one.environment(), guests, len(guests), False)
     env = {**env, **settings}
     if one.abi == "openmpi":
         words += [word for key in settings for word in ("-x", key)]

@@ -99,7 +99,7 @@ def _lammps(run: Run, where: lab.Lab) -> None:
 def _mpich(run: Run, where: lab.Lab, one: mpis.Mpi) -> None:
     for count in (2, 3):
         names = where.guests[:count]
-        words, env = one.command(mpis.IVC, one.environment(), names, count)
+        words, env = one.command(mpis.IVC, one.environment(), names, count, False)
         program = programs.program(one, one.environment(), "integrity")
         words = [*words, str(program), "--iterations", "1", "--max-size", "300000"]
         done = guests.in_guest(run, where, names[0], words, {**env, "IVC_STATS": "1"}, 300)
