@@ -140,11 +140,11 @@ extern struct ivc_btl_component mca_btl_ivc_component __attribute__((visibility(
 struct mca_btl_base_endpoint_t *ivc_btl_endpoint_of(struct ivc_peer *peer);
 
 /* btl_ivc_say.c: `subject` is a word that names what the message is about. */
+void ivc_btl_say(const char *subject, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* What this user requires cannot be had: a line, and the job ends.  (Open MPI goes on with another BTL, whatever is
  * answered.) */
 _Noreturn void ivc_btl_end_job(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void ivc_btl_say(const char *subject, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
 
 /* btl_ivc_frag.c */
 int ivc_btl_frags_init(struct ivc_btl_module *module);
