@@ -345,6 +345,34 @@ static void test_killed(void)
     check_nothing_left();
 }
 
+static int join_and_wait(void *arg)
+{
+    (void)join(*(uint32_t *)arg);
+    pause();
+    return 0;
+}
+
+/* It was killed before it had a page for us: its record stays, and tells nobody. */
+static void test_killed_unmet(void)
+{
+    uint32_t domain = 2;
+    struct ivc_region *region;
+    struct ivc_member peer;
+    pid_t pid;
+
+    fresh();
+    pid = check_fork(join_and_wait, &domain);
+    region = join(1);
+    peer = find(region, 2);
+    check_kill(pid);
+    connect_to(region, &peer);
+    wait_for_fate(region, &peer, IVC_MEMBER_DEAD);
+    ivc_store_release(&ivc_region_own_link(region, peer.slot)->generation, 0);
+    ivc_region_free(region);
+    ivc_region_free(join(2));
+    check_nothing_left();
+}
+
 /* A record is there, and the guest that it was of is not.  Of whom there was no page nobody knows whether it has moved,
  * which the network will tell. */
 static void test_vanished(void)
@@ -765,6 +793,7 @@ static const struct check_case cases[] = {
     { "no watches", test_no_watches, 2 * SECONDS },
     { "events get lost", test_lost_events, 2 * SECONDS },
     { "killed", test_killed, SECONDS },
+    { "killed before it was met", test_killed_unmet, SECONDS },
     { "a guest vanishes", test_vanished, SECONDS },
     { "a guest's number is used again", test_domain_used_again, SECONDS },
     { "back at once", test_back_at_once, SECONDS },

@@ -576,6 +576,17 @@ static void answer_page(struct ivc_region *region, uint32_t slot)
         (void)make(region, slot);   /* or at the next beat */
 }
 
+/* We have connected to it: who lives answers that by a page.  What it has not seen it cannot answer, so whoever is not
+ * asked counts as living. */
+static bool is_asked(const struct ivc_region *region, uint32_t slot)
+{
+    const struct ivc_pair_page *own = own_page(region, slot);
+    uint64_t state = ivc_load_relaxed(&ivc_region_slot(region, slot)->state);
+
+    /* Relaxed: written by this process, and nothing is read with it. */
+    return own && ivc_load_relaxed(&own->link.generation) == ivc_layout_generation(state);
+}
+
 void ivc_pair_beat(struct ivc_region *region, uint32_t slot)
 {
     struct ivc_pair *pair = &region->grants->pairs[slot];
@@ -594,7 +605,7 @@ void ivc_pair_beat(struct ivc_region *region, uint32_t slot)
         /* It has left or died, we cannot tell.  It read nothing of ours, and can be elsewhere: if it is, the network
          * leads there, and else tells. */
         set_moved(region, slot);
-    } else {
+    } else if (!is_asked(region, slot)) {       /* else its silence is told from death by the lease */
         ivc_store_relaxed(&entry->heartbeat, ivc_load_relaxed(&entry->heartbeat) + 1);
     }
 }
