@@ -89,6 +89,8 @@ static void connected(const struct ivc_contact *contact, const struct ivc_seek *
         failed(contact, attempt, ETIMEDOUT);
         return;
     }
+    /* The kernel of a process that is stopped takes connections for it: until it goes on nobody can tell. */
+    attempt->why = "takes the connection and says nothing (stopped?)";
     attempt->state = IVC_ATTEMPT_ASKED;
     attempt->at = contact->clock;
 }
@@ -170,13 +172,6 @@ static bool has_come(const struct ivc_attempt *attempt)
     return pollfd.events != 0 && poll(&pollfd, 1, 0) > 0;
 }
 
-/* Who has taken the connection and says nothing may be the peer, stopped by a debugger, for as long as that
- * takes; but not at an address of ours, where we would talk to ourselves. */
-static bool may_be_stopped(const struct ivc_attempt *attempt)
-{
-    return attempt->state == IVC_ATTEMPT_ASKED && !attempt->own[0];
-}
-
 static bool is_under_way(const struct ivc_attempt *attempt)
 {
     return attempt->state == IVC_ATTEMPT_CONNECTS || attempt->state == IVC_ATTEMPT_ASKED;
@@ -195,9 +190,8 @@ static void step(struct ivc_contact *contact, struct ivc_seek *seek, struct ivc_
         else
             hear(contact, seek, attempt);
     }
-    if (is_under_way(attempt) && !seek->right && !may_be_stopped(attempt)
-        && contact->clock - attempt->at >= ATTEMPT_MS)
-        failed(contact, attempt, ETIMEDOUT);
+    if (is_under_way(attempt) && !seek->right && contact->clock - attempt->at >= ATTEMPT_MS)
+        try_later(contact, attempt, attempt->state == IVC_ATTEMPT_ASKED ? attempt->why : "no answer");
 }
 
 /* Those that we have as well come last; each has its time. */
@@ -257,11 +251,8 @@ static bool is_hopeless(const struct ivc_contact *contact, const struct ivc_seek
     uint64_t limit = contact->network->timeout_ms;
     bool all_over = true;
 
-    for (unsigned i = 0; i < seek->n; i++) {
-        if (may_be_stopped(&seek->attempts[i]))
-            return false;
+    for (unsigned i = 0; i < seek->n; i++)
         all_over &= seek->attempts[i].state == IVC_ATTEMPT_OVER;
-    }
     return all_over || (limit > 0 && contact->clock - seek->since >= limit);
 }
 

@@ -113,6 +113,8 @@ struct plan {
     const char *addresses[2];   /* of the link; NULL: none */
     const char *interface;      /* FI_TCP_IFACE of both; NULL: not set */
     const char *reason;         /* words of the end, with commas; NULL: they meet */
+    bool mute;                  /* at the address of each somebody takes connections and says nothing */
+    unsigned stopped_ms;        /* so long the second stands still when it is to be reached */
 };
 
 static const struct plan *plan;     /* NULL: processes of this one, on its loopback interface */
@@ -763,6 +765,16 @@ static void computing_is_not_dead(void)
 
 /* ---- two hosts, a network namespace each */
 
+enum { MUTE_PORT = 7 };         /* any: the namespace is ours */
+
+static void listen_mute(void)
+{
+    struct sockaddr_in name = { .sin_family = AF_INET, .sin_port = htons(MUTE_PORT) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&name, sizeof name) == 0 && listen(fd, 8) == 0);
+}
+
 /* The end of the link is plugged in by us. */
 static int be_host(struct side *side, int end)
 {
@@ -783,10 +795,14 @@ static int be_host(struct side *side, int end)
     unsetenv("FI_TCP_IFACE");
     if (plan->interface)
         setenv("FI_TCP_IFACE", plan->interface, 1);
-    setenv("IVC_NETWORK_TIMEOUT", "4", 1);
+    setenv("IVC_NETWORK_TIMEOUT", plan->stopped_ms > 0 ? "15" : "4", 1);
     if (open_network(side, "tcp", false) != 0)
         check_fail(__FILE__, __LINE__, "%s", ivc_error_text());
+    if (plan->mute)
+        listen_mute();
     exchange_names(side, &other);
+    if (plan->mute)
+        other.name.port = MUTE_PORT;
     connect_to(side, &other);
     for (; ivc_now_ms() < limit && !side->downs && !(sent && side->received > 0); ivc_sleep_ms(1)) {
         sent |= !sent && send_one(side, bytes, sizeof bytes) == 0;
@@ -821,6 +837,7 @@ static int be_second(struct side *side)
 static void two_hosts(const struct plan *what)
 {
     struct side one, other;
+    struct whereabouts names[2];
     pid_t first, second;
     char ready, line[200];
 
@@ -837,8 +854,14 @@ static void two_hosts(const struct plan *what)
         check_skip("this kernel has no veth interfaces");
     tell(&one, "p", 1);
     tell(&other, "p", 1);
-    relay(&one, &other, sizeof(struct whereabouts));
-    relay(&other, &one, sizeof(struct whereabouts));
+    hear(&one, &names[0], sizeof *names);
+    hear(&other, &names[1], sizeof *names);
+    if (plan->stopped_ms > 0)
+        kill(second, SIGSTOP);
+    tell(&one, &names[1], sizeof *names);
+    tell(&other, &names[0], sizeof *names);
+    ivc_sleep_ms(plan->stopped_ms);
+    kill(second, SIGCONT);
     relay(&one, &other, 1);
     relay(&other, &one, 1);
     check_join(first);
@@ -853,42 +876,56 @@ static void two_hosts(const struct plan *what)
 
 static void bridge_on_both(void)
 {
-    two_hosts(&(struct plan){ BRIDGE, { "10.99.1.1/24", "10.99.1.2/24" }, NULL, NULL });
+    two_hosts(&(struct plan){ .more = BRIDGE, .addresses = { "10.99.1.1/24", "10.99.1.2/24" } });
 }
 
 /* Nobody can tell by its name: only the answer does. */
 static void same_address_on_both(void)
 {
-    two_hosts(&(struct plan){ UNKNOWN, { "10.99.1.1/24", "10.99.1.2/24" }, NULL, NULL });
+    two_hosts(&(struct plan){ .more = UNKNOWN, .addresses = { "10.99.1.1/24", "10.99.1.2/24" } });
 }
 
 /* As in QEMU's user network. */
 static void only_the_same_address(void)
 {
-    two_hosts(&(struct plan){ NULL, { "10.0.2.15/24", "10.0.2.15/24" }, NULL,
-                              "10.0.2.15,also ours on wire,FI_TCP_IFACE" });
+    two_hosts(&(struct plan){ .addresses = { "10.0.2.15/24", "10.0.2.15/24" },
+                              .reason = "10.0.2.15,also ours on wire,FI_TCP_IFACE" });
 }
 
 static void no_way_there(void)
 {
-    two_hosts(&(struct plan){ NULL, { "10.99.1.1/32", "10.99.2.1/32" }, NULL, "no way there,ours: wire 10.99." });
+    two_hosts(&(struct plan){ .addresses = { "10.99.1.1/32", "10.99.2.1/32" },
+                              .reason = "no way there,ours: wire 10.99." });
 }
 
 static void nobody_answers(void)
 {
-    two_hosts(&(struct plan){ "ip link set wire arp off", { "10.99.1.1/24", "10.99.1.2/24" }, NULL,
-                              "no answer,ours: wire 10.99.1" });
+    two_hosts(&(struct plan){ .more = "ip link set wire arp off", .addresses = { "10.99.1.1/24", "10.99.1.2/24" },
+                              .reason = "no answer,ours: wire 10.99.1" });
+}
+
+static void somebody_says_nothing(void)
+{
+    two_hosts(&(struct plan){ .addresses = { "10.99.1.1/24", "10.99.1.2/24" }, .mute = true,
+                              .reason = "10.99.1.,takes the connection and says nothing,(port 7)" });
+}
+
+/* For longer than one question is waited for. */
+static void stopped_before_it_is_reached(void)
+{
+    two_hosts(&(struct plan){ .addresses = { "10.99.1.1/24", "10.99.1.2/24" }, .stopped_ms = 6500 });
 }
 
 static void interface_is_named(void)
 {
-    two_hosts(&(struct plan){ UNKNOWN, { "10.99.1.1/24", "10.99.1.2/24" }, "wire", NULL });
+    two_hosts(&(struct plan){ .more = UNKNOWN, .addresses = { "10.99.1.1/24", "10.99.1.2/24" },
+                              .interface = "wire" });
 }
 
 static void wrong_interface_is_named(void)
 {
-    two_hosts(&(struct plan){ UNKNOWN, { "10.99.1.1/24", "10.99.1.2/24" }, "any0",
-                              "172.17.0.1,also ours on any0" });
+    two_hosts(&(struct plan){ .more = UNKNOWN, .addresses = { "10.99.1.1/24", "10.99.1.2/24" }, .interface = "any0",
+                              .reason = "172.17.0.1,also ours on any0" });
 }
 
 static void no_such_interface(void)
@@ -920,7 +957,7 @@ static void wrong_contact(int listener, const char *word, unsigned seconds)
     while (!side.downs && ivc_now_ms() - from < seconds * 1000u) {
         int fd = listener >= 0 ? accept4(listener, NULL, NULL, SOCK_NONBLOCK) : -1;
 
-        if (fd >= 0 && strcmp(word, "no answer") != 0)
+        if (fd >= 0 && strcmp(word, "says nothing") != 0)
             CHECK_EQ(write(fd, "SSH-2.0-OpenSSH", 15), 15);
         ivc_network_progress(side.network);
         ivc_sleep_ms(1);
@@ -945,7 +982,7 @@ static void contacts_that_are_wrong(void)
     setenv("IVC_NETWORK_TIMEOUT", "2", 1);
     wrong_contact(-1, "another process answers", 10);
     wrong_contact(listen_anywhere(), "another program answers", 10);
-    wrong_contact(listen_anywhere(), "no answer", 20);
+    wrong_contact(listen_anywhere(), "says nothing", 20);
 }
 
 /* Whoever asks in a wrong way is not answered, and is not in the way of others. */
@@ -1123,6 +1160,8 @@ static const struct check_case cases[] = {
     { "two hosts: only the same address on both", only_the_same_address, 0 },
     { "two hosts: no way from one to the other", no_way_there, 0 },
     { "two hosts: nobody answers", nobody_answers, 0 },
+    { "two hosts: somebody takes the connection and says nothing", somebody_says_nothing, 0 },
+    { "two hosts: one is stopped before it is reached", stopped_before_it_is_reached, 0 },
     { "two hosts: FI_TCP_IFACE", interface_is_named, 0 },
     { "two hosts: FI_TCP_IFACE names the wrong one", wrong_interface_is_named, 0 },
     { "FI_TCP_IFACE names none", no_such_interface, 0 },
