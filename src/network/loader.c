@@ -17,6 +17,7 @@
 #include <link.h>
 #include <rdma/providers/fi_prov.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const void *_Atomic inside_libfabric;
@@ -70,26 +71,35 @@ static void *open_loaded(void)
     return dl_iterate_phdr(note_path, path) ? open_if_libfabric(path) : NULL;
 }
 
-static void *open_any(void)
+/* What is in the process; NULL: none. */
+static void *open_present(void)
 {
     void *object = open_by_address(atomic_load_explicit(&inside_libfabric, memory_order_relaxed));
 
     if (object && dlsym(object, "fi_getinfo"))
         return object;
     object = open_by_address(dlsym(RTLD_DEFAULT, "fi_getinfo"));
-    if (!object)
-        object = open_loaded();
-    if (!object)
-        object = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
-    return object;
+    return object ? object : open_loaded();
+}
+
+/* Libraries of PSM take SIGBUS, SIGSEGV, SIGINT, SIGTERM and more when they are loaded, for a backtrace, and pass
+ * nothing on: a fault of ours, and the application's own handlers, would be lost. */
+void ivc_libfabric_prepare(void)
+{
+    if (open_present())
+        return;
+    (void)setenv("IPATH_NO_BACKTRACE", "1", 0);
+    (void)setenv("HFI_NO_BACKTRACE", "1", 0);
 }
 
 int ivc_libfabric_find(struct ivc_libfabric *ret_libfabric)
 {
     struct ivc_libfabric found = { 0 };
-    void *object = open_any();
+    void *object = open_present();
     Dl_info info;
 
+    if (!object)
+        object = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!object)
         return ivc_error_set(-ENODEV, "network: no libfabric in this process and none on this "
                              "system (libfabric.so.1): install it, or set IVC_NETWORK=none");

@@ -27,6 +27,10 @@ struct ivc_libfabric {
     char path[PATH_MAX];
 };
 
+/* By whoever opens a network, before a thread of ours may load libfabric: sets variables of the environment (which no
+ * thread of the application may read meanwhile) that keep what it brings along from taking signals. */
+void ivc_libfabric_prepare(void);
+
 /* Fills in *ret_libfabric.  -ENODEV with a text: there is none, or it lacks something. */
 int ivc_libfabric_find(struct ivc_libfabric *ret_libfabric);
 

@@ -140,7 +140,7 @@ int ivc_network_load(struct ivc_network *network)
     r = ivc_libfabric_find(&network->libfabric);
     if (r == 0)
         r = ivc_provider_find(&network->libfabric, network->wanted, network->threads, &network->provider);
-    /* Libraries that libfabric needs take signals when they are loaded (PSM's a SIGBUS). */
+    /* Libraries that its providers need may have taken it (loader.c). */
     ivc_chain_renew(SIGBUS);
     if (r != 0)
         return fail_for_good(network, r);
@@ -209,6 +209,7 @@ static int init(struct ivc_network *network, const struct ivc_network_options *o
         r = open_descriptor(network);
     if (r == 0)
         r = ivc_contact_open(network, options->id);
+    ivc_libfabric_prepare();
     /* One that was named is looked at now: a wrong name is not to be found out when a guest moves. */
     if (r == 0 && (!options->later || network->wanted[0]))
         r = ivc_network_load(network);

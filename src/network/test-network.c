@@ -7,6 +7,7 @@
 #include "check.h"
 #include "leaks.h"
 
+#include "base/chain.h"
 #include "base/error.h"
 #include "base/util.h"
 #include "network/network.h"
@@ -1061,6 +1062,48 @@ static void bad_peers(void)
     ivc_network_free(NULL, 0);
 }
 
+static bool is_ours(const siginfo_t *info)
+{
+    (void)info;
+    return false;
+}
+
+static void of_application(int number)
+{
+    (void)number;
+}
+
+static void (*handler_of(int number))(int)
+{
+    struct sigaction now;
+
+    CHECK_EQ(sigaction(number, NULL, &now), 0);
+    return now.sa_handler;
+}
+
+/* What libfabric brings along (PSM) would take them when it is loaded: those of the application stay its own. */
+static void signals_are_kept(void)
+{
+    static const int numbers[] = { SIGSEGV, SIGILL, SIGABRT, SIGINT, SIGTERM };
+    struct side side = { 0 };
+    void (*ours)(int);
+
+    unsetenv("IPATH_NO_BACKTRACE");
+    unsetenv("HFI_NO_BACKTRACE");
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        signal(numbers[i], of_application);
+    CHECK_EQ(ivc_chain_add(SIGBUS, is_ours), 0);
+    ours = handler_of(SIGBUS);
+    signal(SIGBUS, of_application);     /* as one that was loaded by somebody else */
+    CHECK_EQ(open_network(&side, NULL, false), 0);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        CHECK_THAT(handler_of(numbers[i]) == of_application, "signal %d", numbers[i]);
+    CHECK(handler_of(SIGBUS) == ours);
+    ivc_network_free(side.network, 0);
+    ivc_chain_remove(SIGBUS);
+    CHECK(handler_of(SIGBUS) == of_application);
+}
+
 /* Sleeps on the descriptor; a packet wakes it. */
 static void sleeping(void)
 {
@@ -1167,6 +1210,7 @@ static const struct check_case cases[] = {
     { "FI_TCP_IFACE names none", no_such_interface, 0 },
     { "a contact that is somebody else's", contacts_that_are_wrong, 60 },
     { "questions that are none", questions_that_are_wrong, 120 },
+    { "signals stay whose they were", signals_are_kept, 0 },
     { "sleeping", sleeping, 0 },
     { "several threads send", senders, 120 },
 };

@@ -126,8 +126,6 @@ int rank_run(void *arg)
         .random = task->board->seed * 77 + task->rank + 1,
     };
 
-    /* As Open MPI does: until it has been loaded, what libfabric needs would end us at a fault that is ours. */
-    setenv("IPATH_NO_BACKTRACE", "1", 1);
     setenv("IVC_VM", life.place->vm, 1);
     setenv("IVC_REGION", life.board->grants ? "xen" : life.place->link, 1);
     if (life.board->grants)
