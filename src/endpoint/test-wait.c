@@ -445,6 +445,30 @@ static void test_insisted(void)
     close_pair();
 }
 
+static bool becomes_readable(struct node *node, bool sending, int ms)
+{
+    struct pollfd ready = { .fd = ivc_endpoint_fd(node->endpoint), .events = POLLIN };
+
+    do
+        ivc_endpoint_progress(node->endpoint);
+    while (ivc_endpoint_arm(node->endpoint, sending) != 0);
+    return poll(&ready, 1, ms) == 1;
+}
+
+/* Who waits for room is told to look every millisecond, and nobody is who came after him.  (Every 50 ms everybody is.) */
+static void test_waited_for_room(void)
+{
+    unsigned still = 0;
+
+    open_pair();
+    for (unsigned i = 0; i < 20; i++) {
+        CHECK(becomes_readable(&a, true, 20000));
+        still += !becomes_readable(&a, false, 20);
+    }
+    CHECK_THAT(still > 10, "%u", still);
+    close_pair();
+}
+
 static const struct check_case cases[] = {
     { "woken by the other", test_woken, 0 },
     { "datagrams are lost", test_lost, 0 },
@@ -459,5 +483,6 @@ static const struct check_case cases[] = {
     { "moderation: wrong words", test_moderation_words, 0 },
     { "moderated", test_moderated, 0 },
     { "no room for more", test_insisted, 0 },
+    { "room was waited for before", test_waited_for_room, 0 },
 };
 CHECK_MAIN(cases)

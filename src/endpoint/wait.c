@@ -353,7 +353,7 @@ int ivc_endpoint_arm(struct ivc_endpoint *endpoint, bool sending)
     pthread_mutex_lock(&watcher->lock);
     watcher->armed = true;
     watcher->from_ns = from_ns;
-    watcher->sending = sending || (others && watcher->sending);
+    watcher->sending = sending;
     pthread_cond_signal(&watcher->changed);
     pthread_mutex_unlock(&watcher->lock);
     /* It may be in the middle of a sleep in which nothing was to be sent, or of which others know. */
@@ -378,7 +378,7 @@ void ivc_endpoint_disarm(struct ivc_endpoint *endpoint)
     struct ivc_watcher *watcher = endpoint->watcher;
 
     pthread_mutex_lock(&watcher->lock);
-    watcher->armed = watcher->sending = false;
+    watcher->armed = false;
     eventfd_write(watcher->event, 1);
     pthread_mutex_unlock(&watcher->lock);
     ivc_poll_get_up(endpoint);
