@@ -210,6 +210,77 @@ static void case_killed_asleep(void) { kill_test(check_file(0, 64 << 20), MEMORY
 static void case_killed_network(void) { kill_test("none", NETWORK_LIMIT_MS, false); }
 static void case_killed_network_asleep(void) { kill_test("none", NETWORK_LIMIT_MS, true); }
 
+/* ---------------------------------------------------------------- the memory is taken away */
+
+enum { ROUNDS = 20, SHORTENED_AFTER = 10 };
+
+static void send_word(struct end *end, fi_addr_t to, unsigned round)
+{
+    ssize_t r;
+
+    while ((r = fi_tsend(end->ep, memory, 1 + round * 5000, NULL, to, round, CONTEXT(1))) == -FI_EAGAIN)
+        CHECK(fi_cq_read(end->cq, NULL, 0) <= 0);
+    CHECK_EQ(r, 0);
+    end_expect(end, NULL, CONTEXT(1), "a send");
+}
+
+static void receive_word(struct end *end, fi_addr_t from, unsigned round)
+{
+    CHECK_EQ(fi_trecv(end->ep, landing, sizeof landing, NULL, from, round, 0, CONTEXT(2)), 0);
+    end_expect(end, NULL, CONTEXT(2), "a receive");
+    CHECK(memcmp(landing, memory, 1 + round * 5000) == 0);
+}
+
+static int echo(void *arg)
+{
+    struct pipes *pipes = arg;
+    uint8_t parent[END_ADDRESS];
+    struct end end;
+    fi_addr_t to;
+    char done;
+
+    end_open(&end, FI_THREAD_DOMAIN);
+    exchange(pipes->to_parent[1], pipes->to_child[0], &end, parent);
+    to = end_meet(&end, parent);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        receive_word(&end, to, round);
+        send_word(&end, to, round);
+    }
+    fcntl(pipes->to_child[0], F_SETFL, O_NONBLOCK);
+    while (read(pipes->to_child[0], &done, 1) != 1)
+        CHECK(fi_cq_read(end.cq, NULL, 0) <= 0);
+    end_close(&end);
+    return 0;
+}
+
+/* While nothing is under way: nobody ends, nothing is lost, and the rest goes by network. */
+static void case_shortened(void)
+{
+    const char *region = check_file(0, 64 << 20);
+    uint8_t address[END_ADDRESS];
+    struct pipes pipes;
+    struct end end;
+    fi_addr_t to;
+    pid_t pid;
+
+    CHECK(pipe(pipes.to_child) == 0 && pipe(pipes.to_parent) == 0);
+    check_fill((uint8_t *)memory, sizeof memory, 7);
+    end_environment(region);
+    pid = check_fork(echo, &pipes);
+    end_open(&end, FI_THREAD_DOMAIN);
+    exchange(pipes.to_child[1], pipes.to_parent[0], &end, address);
+    to = end_meet(&end, address);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        if (round == SHORTENED_AFTER)
+            CHECK_EQ(truncate(region, 0), 0);
+        send_word(&end, to, round);
+        receive_word(&end, to, round);
+    }
+    CHECK_EQ(write(pipes.to_child[1], "d", 1), 1);
+    check_join(pid);
+    end_close(&end);
+}
+
 /* ---------------------------------------------------------------- threads */
 
 enum { THREADS = 4, WINDOW = 8 };
@@ -376,6 +447,7 @@ static const struct check_case cases[] = {
     { "a peer of the network is killed, we sleep", case_killed_network_asleep, 0 },
     { "a silent peer is killed", case_killed_silent, 0 },
     { "a silent peer of the network is killed", case_killed_silent_network, 0 },
+    { "the region's file is shortened", case_shortened, 0 },
     { "four threads, one endpoint", case_threads, 120 },
     { "four threads, two processes", case_threads_two, 120 },
     { "four threads, over the network", case_threads_network, 120 },
