@@ -3,12 +3,7 @@
  * guest, which an order asks to leave while neither makes a call).  How streams fare when guests move
  * at any moment: streams-random.c.
  */
-#include "guest.h"
-
-#include "check.h"
-
-#include "base/error.h"
-#include "base/util.h"
+#include "one-guest.h"
 
 #include <ivc.h>
 
@@ -16,12 +11,9 @@
 
 enum {
     MAGIC = 51,
-    REGION = 16 << 20,
     ANSWER_MS = 100,            /* what is promised for a machine that has nothing else to do */
 };
 
-static struct host hosts[2];
-static struct guest guest;
 static ivc_context *a, *b;
 
 /* What handlers have heard. */
@@ -31,19 +23,6 @@ static struct {
     size_t len;
     ivc_connection *connection;
 } heard;
-
-static void prepare(void)
-{
-    static char link[96];
-
-    for (unsigned i = 0; i < 2; i++)
-        CHECK_THAT(host_open(&hosts[i], check_file(i, REGION)) == 0, "%s", ivc_error_text());
-    snprintf(link, sizeof link, "%s-9", check_scratch);
-    guest_init(&guest, "g1", link);
-    guest_place(&guest, &hosts[0]);
-    setenv("IVC_VM", "g1", 1);
-    setenv("IVC_REGION", link, 1);
-}
 
 static ivc_context *enter(uint32_t client_id)
 {
@@ -58,32 +37,6 @@ static void prepare_two(void)
     prepare();
     a = enter(1);
     b = enter(2);
-}
-
-/* How long the answer took. */
-static uint64_t order_and_wait(void)
-{
-    uint64_t start = ivc_now_ms();
-
-    CHECK_THAT(guest_order(&guest) == 0, "%s", ivc_error_text());
-    while (guest_members(&guest, guest.ordered_at) > 0) {
-        CHECK_THAT(ivc_now_ms() - start < 10000 * check_slowdown(), "nobody answers");
-        guest_beat(&guest);
-        ivc_sleep_ms(1);
-    }
-    return ivc_now_ms() - start;
-}
-
-static void arrive_at(struct host *host)
-{
-    guest_place(&guest, host);
-    guest_withdraw(&guest);
-}
-
-static void move_to(struct host *host)
-{
-    (void)order_and_wait();
-    arrive_at(host);
 }
 
 static ivc_connection *connect_to(ivc_context *context, uint32_t client_id)
