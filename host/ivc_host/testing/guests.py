@@ -45,6 +45,18 @@ def tool(name: str) -> str:
     return str(paths.build() / "tools" / name)
 
 
+def _at_once(
+    run: Run, where: lab.Lab, commands: Sequence[Sequence[str]], timeout: float
+) -> list[subprocess.CompletedProcess[str]]:
+    """One command in each guest, all at the same time."""
+
+    def one(guest: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return in_guest(run, where, guest, words, {}, timeout)
+
+    with ThreadPoolExecutor(len(commands)) as pool:
+        return list(pool.map(one, where.guests, commands))
+
+
 def info(run: Run, where: lab.Lab, mechanism: str) -> None:
     for guest in where.guests:
         done = in_guest(run, where, guest, [tool("ivc_info")], {}, 60)
@@ -52,17 +64,57 @@ def info(run: Run, where: lab.Lab, mechanism: str) -> None:
         run.check(f"{guest}: ivc_info finds the {mechanism} region", good, done.stdout)
 
 
-def exchange(run: Run, where: lab.Lab, messages: int) -> None:
+def _exchange(run: Run, where: lab.Lab, messages: int) -> list[subprocess.CompletedProcess[str]]:
     """One member in each guest, on the region that is found by itself."""
     count = len(where.guests)
+    words = [own_program("test-exchange"), "member"]
+    members = [[*words, str(index), str(count), str(messages)] for index in range(count)]
+    return _at_once(run, where, members, 180)
 
-    def member(index: int) -> subprocess.CompletedProcess[str]:
-        words = [own_program("test-exchange"), "member", str(index), str(count), str(messages)]
-        return in_guest(run, where, where.guests[index], words, {}, 180)
 
-    with ThreadPoolExecutor(count) as pool:
-        for guest, done in zip(where.guests, pool.map(member, range(count)), strict=True):
-            run.count(f"{guest}: exchange", done)
+def exchange(run: Run, where: lab.Lab, messages: int) -> None:
+    for guest, done in zip(where.guests, _exchange(run, where, messages), strict=True):
+        run.count(f"{guest}: exchange", done)
+
+
+def sc07(run: Run, where: lab.Lab) -> None:
+    """The programs of the SC'07 paper's figure 5, a guest each."""
+    programs = [str(paths.build() / "examples" / f"sc07-{name}") for name in ("server", "client")]
+    said = [
+        "server: client 1\nserver: 6 bytes back\n",
+        "client: connected to 0\nclient: wrote 6 bytes\nclient: read 6 bytes: hello\n",
+    ]
+    done = _at_once(run, where, [[program, "7"] for program in programs], 60)
+    for guest, want, one in zip(where.guests, said, done, strict=True):
+        good = one.returncode == 0 and one.stdout == want
+        run.check(f"{guest}: the SC'07 paper's {want.partition(':')[0]}", good, one.stdout)
+
+
+#: A kernel's name of itself, as copies of one snapshot have it in common.
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_SAME_BOOT_ID = f"echo 6b8ff8f4-64c6-4bf1-9a71-d5a1e0b0c0de >/run/boot_id && mount --bind /run/boot_id {_BOOT_ID}"
+
+
+def same_boot_id(run: Run, where: lab.Lab) -> None:
+    """Two that say that they are one kernel: nobody takes processes of the other for dead, while members come and go."""
+    line = f"{_SAME_BOOT_ID} && cat {_BOOT_ID} && readlink /proc/self/ns/pid"
+    told = [done.stdout for done in _at_once(run, where, [["sh", "-c", line]] * len(where.guests), 30)]
+    if not run.check("guests that say they are one kernel", len(set(told)) == 1, "\n".join(told)):
+        return
+    argv = [mpi.program("integrity"), "--seconds", "4", "--max-size", "100000"]
+    others: list[subprocess.CompletedProcess[str]] = []
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(mpirun, run, where, "btl ivc,tcp,self", argv, None, 60)
+        while not job.done():
+            others += _exchange(run, where, 3)
+        done = job.result()
+    what = "integrity over guests that say they are one kernel"
+    lost = [other.stdout for other in others if other.returncode != 0]
+    run.check(f"{what}: members that come and go", bool(others) and not lost, "\n".join(lost))
+    if run.check(what, done.returncode == 0, done.stdout):
+        by_network = [int(m[2]) for m in mpi.SENT.finditer(done.stdout)]
+        good = mpi.all_pairs(done.stdout, len(where.guests)) and not any(by_network)
+        run.check(f"{what}: through memory alone", good, done.stdout)
 
 
 def conformance(run: Run, where: lab.Lab) -> None:
@@ -124,7 +176,9 @@ def uml(run: Run) -> None:
         info(run, two, "mmapper")
         conformance(run, two)
         exchange(run, two, 150)
+        sc07(run, two)
         integrity(run, two, list(mpi.SELECTIONS), 1_000_000, 180)
+        same_boot_id(run, two)
     with up(run, "uml", 3) as three:
         exchange(run, three, 60)
         integrity(run, three, ["btl ivc,tcp,self"], 300_000, 240)
