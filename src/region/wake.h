@@ -7,7 +7,8 @@
  *
  * A datagram says whom it means, and nothing but "look".  It may be lost, come late, or from anybody: whoever
  * sleeps looks by himself now and then, and reads nothing on the strength of it.  One that means somebody else
- * (the same address in two guests) is passed over, and none is sent to an address of our own.
+ * (the same address in two guests) is passed over, and none is sent to an address of our own.  From where it came is
+ * not looked at: a peer may have several addresses, and its id, 64 random bits, is what a stranger does not know.
  */
 #ifndef IVC_REGION_WAKE_H
 #define IVC_REGION_WAKE_H
