@@ -285,32 +285,25 @@ static ivc_connection *accept_asleep(ivc_context *context)
     return connection;
 }
 
+/* What a call has answered: when nothing went, after a sleep. */
+static size_t moved(ivc_context *context, ptrdiff_t n)
+{
+    CHECK_THAT(n >= 0, "%s", ivc_last_error());
+    if (n == 0)
+        sleep_for(context);
+    return (size_t)n;
+}
+
 static void read_asleep(ivc_context *context, ivc_connection *connection, uint8_t *bytes, size_t len)
 {
-    size_t done = 0;
-
-    while (done < len) {
-        ptrdiff_t n = ivc_read(connection, bytes + done, len - done);
-
-        CHECK_THAT(n >= 0, "%s", ivc_last_error());
-        if (n == 0)
-            sleep_for(context);
-        done += (size_t)n;
-    }
+    for (size_t done = 0; done < len;)
+        done += moved(context, ivc_read(connection, bytes + done, len - done));
 }
 
 static void write_asleep(ivc_context *context, ivc_connection *connection, const uint8_t *bytes, size_t len)
 {
-    size_t done = 0;
-
-    while (done < len) {
-        ptrdiff_t n = ivc_write(connection, bytes + done, len - done);
-
-        CHECK_THAT(n >= 0, "%s", ivc_last_error());
-        if (n == 0)
-            sleep_for(context);
-        done += (size_t)n;
-    }
+    for (size_t done = 0; done < len;)
+        done += moved(context, ivc_write(connection, bytes + done, len - done));
 }
 
 enum { TRIPS = 400, POLL_STREAM = 6 * MIB };

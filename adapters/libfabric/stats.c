@@ -9,6 +9,8 @@
  */
 #include "internal.h"
 
+#include "region/region.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,13 +37,13 @@ static void describe_process(char *text, size_t size)
 
 void ivc_fi_describe_self(const struct ivc_fi_ep *ep, char *ret_text, size_t size)
 {
-    char process[32], host[65] = "";
+    char process[32], host[64];
     struct ivc_address address;
 
     describe_process(process, sizeof process);
-    gethostname(host, sizeof host - 1);
+    ivc_region_own_host(host);
     ivc_endpoint_address(ep->endpoint, &address);
-    snprintf(ret_text, size, "%s on host %s, endpoint %016" PRIx64, process, host, ivc_address_id(&address));
+    snprintf(ret_text, size, "%s on host %.64s, endpoint %016" PRIx64, process, host, ivc_address_id(&address));
 }
 
 /* Of one that is not reached through memory: why. */

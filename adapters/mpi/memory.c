@@ -198,12 +198,12 @@ bool IVC_FIND_LENT(const void *where, uint64_t size, struct ivc_lent_place *ret_
 
 static void say(void)
 {
-    char host[65] = "";
+    char host[64];
 
     if (!ivc_env_is_on("IVC_STATS") || memory.pieces + memory.refused == 0)
         return;
-    gethostname(host, sizeof host - 1);
-    fprintf(stderr, "ivc: process %d on host %s: memory for MPI: %" PRIu64 " pieces %" PRIu64
+    ivc_region_own_host(host);
+    fprintf(stderr, "ivc: process %d on host %.64s: memory for MPI: %" PRIu64 " pieces %" PRIu64
             " bytes in the region, %" PRIu64 " pieces elsewhere%s%s\n", (int)memory.owner, host,
             memory.pieces, memory.bytes, memory.refused, memory.refused ? ": " : "",
             memory.refused ? memory.reason : "");

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from . import program
 from .errors import IvcError, MissingError
 
 
@@ -22,24 +22,14 @@ def get(package: str, inside: str, work: Path) -> Path:
 
 
 def run(argv: Sequence[str], where: Path, what: str, timeout: float = 900) -> str:
-    try:
-        done = subprocess.run(
-            argv,
-            cwd=where,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        raise IvcError(f"{what} has not ended after {timeout:.0f} s") from None
-    if done.returncode != 0:
-        last = [line for line in done.stdout.splitlines() if line.strip()][-8:]
+    done = program.run(argv, cwd=where, timeout=timeout)
+    if done.code is None:
+        raise IvcError(f"{what} has not ended after {timeout:.0f} s")
+    if done.code != 0:
+        last = [line for line in done.said.splitlines() if line.strip()][-8:]
         errors = [line for line in last if line.startswith("E:")] or last[-1:]
         raise IvcError(f"{what} failed: {' '.join(errors)}", detail="\n".join(last))
-    return done.stdout
+    return done.said
 
 
 def _source_line(package: str) -> str:

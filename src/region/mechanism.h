@@ -31,8 +31,8 @@ struct ivc_mechanism {
                                  const char *name, const char *reason),
                  void *arg);
 
-    /* Maps the candidate read-write, sees to it that the window's tables are there, and measures it.  IVC_E_NOREGION (what it needs is not here) or negative
-     * errno, with a text. */
+    /* Maps the candidate read-write, sees to it that the window's tables are there, and measures it.  IVC_E_NOREGION
+     * (what it needs is not here) or negative errno, with a text. */
     int (*map)(const char *name, struct ivc_mapping *ret_mapping);
 
     /* Makes sure that a part is there, so that touching it cannot fail.  Negative errno, without a text: there is no

@@ -1,21 +1,16 @@
-"""Starting the benchmark programs: find them, run them, read their JSON lines, end them.
-
-A program that is started here never outlives the call, whatever ends it: a time-out, Ctrl-C or an
-error on our side.
-"""
+"""Starting the benchmark programs: find them, run them, read their JSON lines."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import paths
+from .. import paths, program
 from ..errors import IvcError, MissingError
 
 #: One JSON line of a benchmark program.
@@ -28,10 +23,10 @@ class BenchError(IvcError):
 
 def find(name: str) -> Path:
     """A benchmark program of the build tree."""
-    program = paths.build() / "bench" / name
-    if not program.is_file():
-        raise MissingError(f"{program} is not built", hint="run: ./run build")
-    return program
+    found = paths.build() / "bench" / name
+    if not found.is_file():
+        raise MissingError(f"{found} is not built", hint="run: ./run build")
+    return found
 
 
 def records(output: str) -> list[Record]:
@@ -56,21 +51,6 @@ def median(found: Sequence[Record]) -> Record:
     }
 
 
-def end(child: subprocess.Popen[str]) -> None:
-    """End a program and all it has started in its session: kindly (mpirun ends its ranks)."""
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(5)
-        except subprocess.TimeoutExpired:
-            pass
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    child.wait()
-
-
 def run(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
@@ -79,31 +59,15 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program of the host in a session of its own; raises BenchError on a time-out."""
     try:
-        child = subprocess.Popen(
-            argv,
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            cwd=cwd,
-        )
+        done = program.run(argv, {**os.environ, **(env or {})}, cwd, timeout, errors_apart=True)
     except OSError as error:
         raise MissingError(f"cannot start {argv[0]}: {error.strerror}") from error
-    try:
-        out, err = child.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        end(child)
+    if done.code is None:
         raise BenchError(
             f"{' '.join(map(str, argv[:1]))} has not ended after {timeout:.0f} s",
             hint="the machine may be overloaded; try --quick",
-        ) from None
-    except BaseException:
-        end(child)
-        raise
-    return subprocess.CompletedProcess(list(argv), child.returncode, out, err)
+        )
+    return subprocess.CompletedProcess(list(argv), done.code, done.said, done.errors)
 
 
 def check(done: subprocess.CompletedProcess[str], what: str) -> None:

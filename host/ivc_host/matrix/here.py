@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .. import paths
+from .. import paths, program
 from ..errors import MissingError
 from .ground import TURN_FILE, TURN_MS, Job
 
@@ -66,33 +64,9 @@ class Here:
         self, argv: Sequence[str], env: Mapping[str, str], timeout: float
     ) -> tuple[str, int | None]:
         """What it said, and how it ended: None when it took too long."""
-        job = subprocess.Popen(
-            argv,
-            env={**self._env, **env},
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        try:
-            said, _ = job.communicate(timeout=timeout)
-            return said, job.returncode
-        except subprocess.TimeoutExpired:
-            _end(job)
-            return job.communicate()[0], None
-        except BaseException:
-            _end(job)
-            raise
-
-
-def _end(job: subprocess.Popen[str]) -> None:
-    """End the namespace's maker; the kernel then ends the namespace's first process, and all."""
-    if job.poll() is None:
-        os.killpg(job.pid, signal.SIGKILL)
-    job.wait()
+        # The session's end is that of the namespace's maker; the kernel then ends the namespace's first process, and all.
+        done = program.run(argv, {**self._env, **env}, self._folder, timeout)
+        return done.said, done.code
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -435,16 +435,10 @@ def _lost_peer(run: Run, where: Path) -> None:
     if not _provider_file().exists():
         run.skipped("IVC_ON_PEER_LOSS", "libivc-fi.so is not built (libfabric-dev)")
         return
-    words = ["mpirun", "--oversubscribe", "--enable-recovery", "-np", "3", program("integrity"), "--seconds", "60"]
     env = {**_provider_environment(str(where)), **OVER_LIBFABRIC["mtl/ofi"], "IVC_ON_PEER_LOSS": "abort"}
-    job = subprocess.Popen(words, env={**os.environ, **env}, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True)  # fmt: skip
-    try:
-        time.sleep(3)
-        ranks = _ranks_of(job)
-        if not run.check("a job of three is running, mtl/ofi", len(ranks) == 3):
+    with _one_of_three_killed(run, "mtl/ofi", ["--enable-recovery"], env) as job:
+        if job is None:
             return
-        os.kill(ranks[1], signal.SIGKILL)
         end = time.monotonic() + 20
         while _ranks_of(job) and time.monotonic() < end:
             time.sleep(0.1)
@@ -454,18 +448,21 @@ def _lost_peer(run: Run, where: Path) -> None:
         run.log(said)
         by_us = said.count("ends with its peer (IVC_ON_PEER_LOSS=abort)") == 2
         run.check("who loses a peer ends: by the switch", by_us, said)
-    finally:
-        job.kill()
-        job.wait()
+
+
+def _start(words: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["mpirun", "--oversubscribe", *words],
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def _two_jobs(run: Run, where: Path) -> None:
-    words = ["mpirun", "--oversubscribe", "-np", "2", program("integrity"), "--seconds", "4"]
-    env = {**os.environ, **environment(str(where))}
-    jobs = [
-        subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for _ in range(2)
-    ]
+    words = ["-np", "2", program("integrity"), "--seconds", "4"]
+    jobs = [_start(words, environment(str(where))) for _ in range(2)]
     try:
         said = [job.communicate(timeout=120)[0] for job in jobs]
     finally:
@@ -480,30 +477,36 @@ def _ranks_of(job: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
 
-def _killed_rank(run: Run, where: Path) -> None:
-    """One rank is killed: the job ends by itself, and the next one needs no cleaning by hand."""
-    words = ["mpirun", "--oversubscribe", "-np", "3", program("integrity"), "--seconds", "60"]
-    job = subprocess.Popen(
-        words,
-        env={**os.environ, **environment(str(where))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@contextmanager
+def _one_of_three_killed(
+    run: Run, way: str, options: Sequence[str], env: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str] | None]:
+    """A job of which a rank has just been killed; None, and a failure, when it did not run."""
+    job = _start([*options, "-np", "3", program("integrity"), "--seconds", "60"], env)
     try:
         time.sleep(3)
         ranks = _ranks_of(job)
-        if not run.check("a job of three is running", len(ranks) == 3):
-            return
-        os.kill(ranks[1], signal.SIGKILL)
-        said = job.communicate(timeout=30)[0]
-        run.log(said)
-        run.check("a killed rank ends the job", job.returncode != 0, said)
-    except subprocess.TimeoutExpired:
-        run.failed("a killed rank ends the job within 30 s")
+        if run.check(f"a job of three is running, {way}", len(ranks) == 3):
+            os.kill(ranks[1], signal.SIGKILL)
+            yield job
+        else:
+            yield None
     finally:
         job.kill()
         job.wait()
+
+
+def _killed_rank(run: Run, where: Path) -> None:
+    """One rank is killed: the job ends by itself, and the next one needs no cleaning by hand."""
+    with _one_of_three_killed(run, "btl ivc", [], environment(str(where))) as job:
+        if job is None:
+            return
+        try:
+            said = job.communicate(timeout=30)[0]
+            run.log(said)
+            run.check("a killed rank ends the job", job.returncode != 0, said)
+        except subprocess.TimeoutExpired:
+            run.failed("a killed rank ends the job within 30 s")
     words = [program("integrity"), "--iterations", "1"]
     done = _mpirun(run, 3, words, environment(str(where)))
     good = done.returncode == 0 and all_pairs(done.stdout, 3)

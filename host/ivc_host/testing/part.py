@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from .. import program
+
 #: The number of the process that made a file.
 _MAKER = re.compile(r"ivc-test-(?:cxx-)?(\d+)(?:-|$)")
 _LINE = re.compile(r"^(ok|not ok|skip) \d+ - (.*)$")
@@ -96,30 +98,11 @@ class Run:
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to its end; what it says goes to the log. 124 when it took too long."""
-        process = subprocess.Popen(
-            argv,
-            env={**os.environ, **(env or {})},
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        try:
-            said, _ = process.communicate(timeout=timeout)
-            code = process.returncode
-        except subprocess.TimeoutExpired:
-            process.terminate()  # mpirun and our own programs end what they have started
-            try:
-                said, _ = process.communicate(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                said, _ = process.communicate()
+        # Not in a session of its own: Ctrl-C reaches all that several threads have started.
+        done = program.run(argv, {**os.environ, **(env or {})}, cwd, timeout, session=False)
+        said, code = done.said, done.code
+        if code is None:
             said, code = said + f"\n(ended after {timeout:.0f} s)\n", 124
-        except BaseException:
-            process.terminate()
-            raise
         self.log(f"$ {' '.join(argv)}\n{said}\n(exit {code})")
         return subprocess.CompletedProcess(list(argv), code, said, "")
 
