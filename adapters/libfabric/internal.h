@@ -41,6 +41,7 @@
 enum {
     IVC_FI_IOV_MAX = IVC_MESSAGE_IOV_MAX,   /* segments of one buffer */
     IVC_FI_INJECT_MAX = 32 << 10,           /* what one packet holds by default, and so is copied at once */
+    IVC_FI_STAGED_MAX = 4 << 20,            /* injected bytes that wait for room; libfabric's shm holds as many */
     IVC_FI_RMA_IOV_MAX = 4,                 /* remote segments of one operation */
     IVC_FI_ATOMIC_MAX = 4096,               /* bytes of one atomic operation */
     IVC_FI_QUEUE_SIZE = 4096,               /* tx_attr->size: operations under way */
@@ -120,6 +121,7 @@ struct ivc_fi_ep {
     struct ivc_fi_op *free_ops;
     uint32_t n_ops;                     /* under way */
     uint32_t n_ops_used;                /* of the table: those behind were never used */
+    size_t staged;                      /* injected bytes that wait for room */
     struct ivc_fi_answer *answers;      /* answer.c: that wait for room */
 
     struct ivc_fi_peer *peers;
@@ -257,6 +259,7 @@ struct ivc_fi_op {
     int status;                         /* the first error, -FI_E... */
     size_t len;
     void *staging;                      /* freed at the end */
+    size_t staged;                      /* of them injected bytes */
     struct iovec iov[IVC_FI_IOV_MAX];   /* where a reply lands */
     unsigned n_iov;
 };

@@ -143,6 +143,11 @@ static inline bool must_queue(const struct ivc_peer *peer)
     return __builtin_expect(box != NULL, 0) && !ivc_list_is_empty(&box->starts);
 }
 
+bool ivc_mailbox_queues(const struct ivc_peer *peer)
+{
+    return must_queue(peer);
+}
+
 int ivc_mailbox_try_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
                          const struct iovec *iov, unsigned n_iov)
 {

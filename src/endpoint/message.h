@@ -96,6 +96,9 @@ static inline bool ivc_message_is_later(int r)
 int ivc_mailbox_try_send(struct ivc_mailbox *mailbox, struct ivc_peer *peer, const void *header,
                          const struct iovec *iov, unsigned n_iov);
 
+/* Whether messages to that peer have not started yet, so that later ones wait with them. */
+bool ivc_mailbox_queues(const struct ivc_peer *peer);
+
 /*
  * Starts a message of any length.  The payload must stay as it is until `on_sent` is called: once,
  * perhaps before this returns.  Negative errno when it could not be queued.  `on_sent` of an offer
