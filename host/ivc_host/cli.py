@@ -28,6 +28,7 @@ _COMMANDS = {
     "attach": "ivc_host.migrate.cli",
     "detach": "ivc_host.migrate.cli",
     "save": "ivc_host.migrate.cli",
+    "load": "ivc_host.migrate.cli",
 }
 
 app = typer.Typer(

@@ -467,10 +467,28 @@ def test_detach_and_attach(running: World) -> None:
     fails(running.run("attach", "g1"), "has a region already")
 
 
-def test_save_is_for_xen(running: World) -> None:
-    done = running.run("save", "g1", "/tmp/g1.saved")
-    fails(done, "has no host with Xen", "ivc detach g1", code=2)
-    assert running.state("a") == "running"
+def test_save_and_load(running: World) -> None:
+    file = running.folder / "g1.saved"
+    done = running.run("save", "g1", str(file), "--json")
+    assert done.returncode == 0, done.stderr
+    assert [e["phase"] for e in events(done.stdout) if e["event"] == "phase-done"] == [
+        "suspend", "detach", "save",
+    ]  # fmt: skip
+    assert running.state("a") is None and running.orders()[-1] == "withdrawn"
+    fails(running.run("load", "g1", str(running.folder / "mode"), "--at", "b"), "g1 on b")
+    assert running.state("b") is None
+    done = running.run("load", "g1", str(file), "--at", "b")
+    assert done.returncode == 0, done.stderr
+    assert running.state("b") == "running"
+    path, _ = running.device("b") or ("", 0)
+    assert path == str(running.region("b"))
+
+
+def test_save_is_taken_back(running: World) -> None:
+    fails(running.run("save", "g1", str(running.folder / "mode")), "is there already", code=2)
+    done = running.run("save", "g1", "/proc/no/file")
+    fails(done, "g1 was not saved", "it runs on a as before")
+    is_as_before(running)
 
 
 def test_detach_is_taken_back(world: World) -> None:

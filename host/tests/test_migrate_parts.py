@@ -12,20 +12,26 @@ from typing import Any
 import pytest
 
 from ivc_host.errors import IvcError
-from ivc_host.migrate import departure, guests, inventory, journey, room, show, xen
-from ivc_host.migrate.inventory import Host, InventoryError
-from ivc_host.migrate.journey import Journey, Limits, UndecidedError
-from ivc_host.migrate.machine import (
-    GoneError,
+from ivc_host.hypervisor import contract, qemu, xen, xenstore
+from ivc_host.hypervisor.contract import (
+    Capabilities,
+    Event,
+    HostDescription,
+    Hypervisor,
     Machine,
-    MachineError,
-    MigrateError,
+    MachineDescription,
+    Migration,
     Moving,
     RegionDevice,
     State,
 )
+from ivc_host.hypervisor.faults import GoneError, MachineError, MigrateError
+from ivc_host.hypervisor.host import Host
+from ivc_host.hypervisor.reach import Reach
+from ivc_host.migrate import departure, guests, inventory, journey, room, show
+from ivc_host.migrate.inventory import InventoryError
+from ivc_host.migrate.journey import Journey, Limits, UndecidedError
 from ivc_host.migrate.order import Group
-from ivc_host.migrate.reach import Reach
 from ivc_host.migrate.room import Room
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -38,7 +44,7 @@ def test_identity_is_fnv1a() -> None:
 
 
 def test_roll_of_xen() -> None:
-    roll = xen.Roll()
+    roll = xenstore.Roll()
     assert roll.left is None and not roll.is_empty()
     for now in range(0, 21):
         roll.note(f"a:{now} b:3 ", now)  # b does not hear the order any more
@@ -68,14 +74,14 @@ while sleep 0.01; do echo; done
 def test_who_was_killed_does_not_count(
     monkeypatch: pytest.MonkeyPatch, hears: int, left: int
 ) -> None:
-    monkeypatch.setattr(xen, "_LEASE", 0.5)
+    monkeypatch.setattr(xenstore, "_LEASE", 0.5)
 
     async def ask() -> int | None:
         order = await asyncio.create_subprocess_exec(
             *("bash", "-c", _LIST, "list", str(hears)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         try:
-            return await xen._answers(order, time.monotonic(), 0.2)
+            return await xenstore._answers(order, time.monotonic(), 0.2)
         finally:
             order.kill()
             await order.wait()
@@ -186,16 +192,22 @@ def test_good_inventory(tmp_path: Path) -> None:
     path = tmp_path / "hosts.toml"
     path.write_text(GOOD + 'ssh = "root@a"\nlisten = "tcp:[fe80::1]:4444"\n')
     host = inventory.load(path).host("a")
-    assert (host.ssh, host.start, host.region) == (("root@a",), (), None)
+    assert isinstance(host.settings, qemu.Settings)
+    assert (host.ssh, host.settings.start, host.region) == (("root@a",), (), None)
 
 
 # ---- A fault at every step: a hypervisor that keeps its promises, and one call that does not.
 
 
-class Hypervisors:
-    """Two hosts with one machine. Counts what must never happen: running on both."""
+class Hypervisors(Hypervisor):
+    """That of host b; host a has the machine. Counts what must never happen: running on both."""
+
+    Settings = object
+    capabilities = Capabilities(regions=True, grants=False, held=True)
 
     def __init__(self, fail: str, how: Callable[[], BaseException] | None) -> None:
+        host = Host("b", "fake", None, region="/b")
+        super().__init__(host, Reach(host))
         self.fail, self.how = fail, how
         self.calls: list[str] = []
         self.source = Fake(self, "a", State.RUNNING, DEVICE)
@@ -219,13 +231,11 @@ class Hypervisors:
             self.source.is_state is self.target.is_state is State.RUNNING
         )
 
-    # The mechanism of the destination.
-
-    async def names(self) -> list[str]:
+    async def machines(self) -> list[str]:
         return []
 
-    async def find(self, name: str) -> Machine | None:
-        await self.at("find")
+    async def machine(self, name: str) -> Machine | None:
+        await self.at("machine")
         if self.target is None or self.target.is_state is None:
             return None
         return self.target
@@ -235,11 +245,27 @@ class Hypervisors:
         self.target = Fake(self, "b", State.WAITING, None)
         return self.target
 
+    async def load(self, name: str, file: str) -> Machine:
+        raise NotImplementedError
+
+    async def describe(self) -> HostDescription:
+        raise NotImplementedError
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        raise NotImplementedError
+        yield Event("", "")
+
+
+class Unheld(Hypervisors):
+    """Whoever has been moved runs there at once."""
+
+    capabilities = Capabilities(regions=True, grants=False, held=False)
+
 
 DEVICE = RegionDevice("/a", 1 << 20, "ivc0", "ivcmem", "pci.0", "0x10.0")
 
 
-class Fake:
+class Fake(Machine):
     """A machine, or None for its state when it has ended."""
 
     uuid = None
@@ -248,65 +274,85 @@ class Fake:
     def __init__(
         self, all_: Hypervisors, host: str, state: State, device: RegionDevice | None
     ) -> None:
-        self._all, self.host = all_, host
+        self.all, self.host = all_, host
         self.is_state: State | None = state
         self.has = device
 
-    async def _at(self, call: str) -> None:
+    async def at(self, call: str) -> None:
         if self.is_state is None:
             raise GoneError(f"g1 on {self.host}: its hypervisor has ended")
-        await self._all.at(f"{self.host}.{call}")
+        await self.all.at(f"{self.host}.{call}")
 
     async def state(self) -> State:
-        await self._at("state")
+        await self.at("state")
         assert self.is_state is not None
         return self.is_state
 
+    async def describe(self) -> MachineDescription:
+        raise NotImplementedError
+
     async def region(self) -> RegionDevice | None:
-        await self._at("region")
+        await self.at("region")
         return self.has
 
     async def blockers(self) -> list[str]:
-        await self._at("blockers")
+        await self.at("blockers")
         return []
 
     async def prepare(self, device: RegionDevice) -> None:
-        await self._at("prepare")
+        await self.at("prepare")
 
     async def attach(self, device: RegionDevice) -> None:
-        await self._at("attach")
+        await self.at("attach")
         assert self.has is None
         self.has = device
 
     async def detach(self, device: RegionDevice, timeout: float) -> None:
-        assert self._all.ordered, "the device goes before its users have"
-        await self._at("detach")
+        assert self.all.ordered, "the device goes before its users have"
+        await self.at("detach")
         self.has = None
 
-    async def migrate(self, target: Fake) -> AsyncGenerator[Moving, None]:
-        assert self.has is None
-        await self._at("migrate")
-        yield Moving(transferred=1)
-        await self._at("moving")
-        self.is_state = State.MOVED
-        target.is_state = State.PAUSED
-        await self._at("moved")
-        yield Moving(done=True, transferred=2, downtime=0.03)
+    def migrate(self, target: Machine) -> Migration:
+        assert isinstance(target, Fake)
+        return FakeMigration(self, target)
 
-    async def cancel(self) -> None:
-        await self._at("cancel")
-        self.is_state = State.RUNNING
+    async def pause(self) -> None:
+        self.is_state = State.PAUSED
 
     async def resume(self) -> None:
-        await self._at("resume")
+        await self.at("resume")
         self.is_state = State.RUNNING
 
+    async def save(self, file: str) -> None:
+        raise NotImplementedError
+
     async def end(self) -> None:
-        await self._at("end")
+        await self.at("end")
         self.is_state = None
 
-    async def close(self) -> None:
-        pass
+
+class FakeMigration(Migration):
+    def __init__(self, source: Fake, target: Fake) -> None:
+        self.source, self.target = source, target
+
+    async def progress(self) -> AsyncGenerator[Moving, None]:
+        source, target = self.source, self.target
+        assert source.has is None
+        await source.at("migrate")
+        yield Moving(transferred=1)
+        await source.at("moving")
+        source.is_state = State.MOVED
+        held = source.all.capabilities.held
+        target.is_state = State.PAUSED if held else State.RUNNING
+        await source.at("moved")
+        yield Moving(done=True, transferred=2, downtime=0.03)
+
+    async def cancel(self) -> bool:
+        await self.source.at("cancel")
+        if self.target.is_state is State.RUNNING:
+            return False
+        self.source.is_state = State.RUNNING
+        return True
 
 
 class FakeOrder:
@@ -335,7 +381,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> dict[str, Hypervisors]:
         await holder["now"].at("room")
         return Room(1 << 20, "ready", 64, 1 << 20, 0, 0)
 
-    monkeypatch.setattr(departure, "Order", Orders)
+    monkeypatch.setattr(departure, "RegionOrder", Orders)
     monkeypatch.setattr(departure, "_NOTICE_SECONDS", 0.0)
     monkeypatch.setattr(departure, "_SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(room, "check", check)
@@ -343,21 +389,17 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> dict[str, Hypervisors]:
 
 
 def go(all_: Hypervisors, cancel: bool = False, stall: float = 30.0) -> journey.Report:
-    host = Host(name="b", qmp="/{vm}", region="/b", start=("start",))
-
     async def main() -> journey.Report:
         if cancel:
             all_.task = asyncio.current_task()
         tell = show.Quiet(lambda: setattr(all_, "task", None))
-        source, reach = all_.source, Reach(host)
         limits = Limits(1.0, 1.0, stall)
-        return await Journey(source, reach, host, reach, all_, DEVICE, "/a", ["1"], 1, limits,
-                             tell).run()  # fmt: skip
+        return await Journey(all_.source, all_, all_, DEVICE, "/a", ["1"], 1, limits, tell).run()
 
     return asyncio.run(main())
 
 
-BEFORE = ["a.state", "a.blockers", "find", "room", "expect", "b.prepare", "order", "a.detach",
+BEFORE = ["a.state", "a.blockers", "machine", "room", "expect", "b.prepare", "order", "a.detach",
           "a.migrate", "a.moving", "a.moved"]  # fmt: skip
 AFTER = ["b.attach", "a.end"]
 
@@ -440,7 +482,7 @@ def test_destination_falls_silent(
             raise MachineError("host b is not reached")
         return None
 
-    monkeypatch.setattr(Hypervisors, "find", unreachable)
+    monkeypatch.setattr(Hypervisors, "machine", unreachable)
     with pytest.raises(UndecidedError, match="stands still on a, whole; if it does not run on b"):
         go(all_)
     assert all_.source.is_state is State.MOVED
@@ -462,13 +504,77 @@ def test_what_cannot_be_taken_back_is_said(
 
 
 def test_nothing_moves(orders: dict[str, Hypervisors], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stuck(self: Fake, target: Fake) -> AsyncGenerator[Moving, None]:
+    async def stuck(self: FakeMigration) -> AsyncGenerator[Moving, None]:
         while True:
             await asyncio.sleep(0.01)
             yield Moving(transferred=5 << 20)
 
-    monkeypatch.setattr(Fake, "migrate", stuck)
+    monkeypatch.setattr(FakeMigration, "progress", stuck)
     orders["now"] = all_ = Hypervisors("", None)
     with pytest.raises(IvcError, match="not a byte has reached b .*after 5 MiB; it runs on a"):
         go(all_, stall=0.2)
     is_back(all_)
+
+
+def test_nothing_is_counted(
+    orders: dict[str, Hypervisors], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hypervisor that counts no bytes is not taken for one that moves none."""
+
+    async def silent(self: FakeMigration) -> AsyncGenerator[Moving, None]:
+        for _ in range(30):
+            await asyncio.sleep(0.01)
+            yield Moving(phase="saving")
+        self.source.is_state, self.target.is_state = State.MOVED, State.PAUSED
+        yield Moving(done=True)
+
+    monkeypatch.setattr(FakeMigration, "progress", silent)
+    orders["now"] = all_ = Hypervisors("", None)
+    assert go(all_, stall=0.1).transferred is None
+
+
+# ---- A hypervisor that lets a moved machine run by itself.
+
+
+def test_unheld_goes_well(orders: dict[str, Hypervisors]) -> None:
+    orders["now"] = all_ = Unheld("", None)
+    report = go(all_)
+    assert "b.resume" not in all_.calls and "switch" not in report.phases
+    assert all_.target is not None and all_.target.is_state is State.RUNNING
+    assert all_.target.has is not None and all_.target.has.path == "/b"
+    assert all_.source.is_state is None and report.notes == []
+
+
+@pytest.mark.parametrize("call", [call for call in BEFORE if call != "a.moved"])
+def test_unheld_fault_before_it_runs_there(orders: dict[str, Hypervisors], call: str) -> None:
+    orders["now"] = all_ = Unheld(call, lambda: MachineError("the reason"))
+    with pytest.raises(MigrateError, match="was not moved: .*the reason; it runs on a as before"):
+        go(all_)
+    is_back(all_)
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_unheld_too_late(orders: dict[str, Hypervisors], cancel: bool) -> None:
+    """It runs over there, and whoever waited for that was told something else."""
+    orders["now"] = all_ = Unheld("a.moved", None if cancel else lambda: MachineError("a reason"))
+    report = go(all_, cancel)
+    assert len(report.notes) == 1 and "too late to go back" in report.notes[0]
+    assert all_.target is not None and all_.target.is_state is State.RUNNING
+    assert all_.target.has is not None and all_.target.has.path == "/b"
+    assert all_.source.is_state is None and not all_.ordered
+
+
+def test_hosts_of_two_kinds(orders: dict[str, Hypervisors]) -> None:
+    orders["now"] = all_ = Hypervisors("", None)
+    host = Host("c", "xen", xen.Settings())
+    tell = show.Quiet(lambda: None)
+    there = xen.Xen(host, Reach(host))
+    one = Journey(all_.source, all_, there, DEVICE, "/a", ["1"], 1, Limits(), tell)
+    with pytest.raises(MigrateError, match="c is a host with xen, a one with fake.*as before"):
+        asyncio.run(one.run())
+    is_back(all_)
+
+
+def test_contract_is_abstract() -> None:
+    with pytest.raises(TypeError):
+        contract.Machine()  # type: ignore[abstract]

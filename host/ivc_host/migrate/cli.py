@@ -1,28 +1,35 @@
-"""`ivc migrate`, `ivc attach`, `ivc detach`, `ivc save`: what the user's words mean, and what is printed."""
+"""`ivc migrate`, `attach`, `detach`, `save`, `load`: what the user's words mean, and what is printed."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import IvcError, UsageError
-from . import inventory, room, show, xen
-from .departure import Departure, describe
-from .find import Place, is_path, machine_of, places_of, region_path, whom_to_order
+from ..hypervisor import registry
+from ..hypervisor.contract import Hypervisor, Machine, RegionDevice
+from ..hypervisor.faults import MachineError, MigrateError
+from ..hypervisor.host import Host
+from . import inventory, journey, room, show
+from .departure import Departure, describe, leaving
+from .find import hypervisors_of, is_path, machine_of, region_path, whom_to_order
 from .interrupts import Interrupts, run
-from .inventory import Host, Inventory
+from .inventory import Inventory
 from .journey import Journey, Limits, Report
-from .machine import Machine, MachineError, MigrateError, RegionDevice, State
 
 Vm = Annotated[str, typer.Argument(metavar="VM", help="Its name, or the path of its QMP socket.")]
 InventoryOption = Annotated[
     Path | None, typer.Option("--inventory", help="The file that lists the hosts.")
+]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="HOST", help="The host that has it: of the inventory, or a URI."),
 ]
 Lab = Annotated[str | None, typer.Option(help="The inventory of that lab.")]
 Guest = Annotated[
@@ -38,12 +45,30 @@ DetachTimeout = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")]
 
 
-def _book(vm: str, path: Path | None, lab: str | None, needed: bool = False) -> Inventory | None:
-    if not is_path(vm):
-        inventory.check_vm(vm)
-    elif not needed:
-        return None
-    return inventory.load(inventory.chosen(path, lab))
+class _Words:
+    """What the user's words mean: a machine, and the hosts that may be concerned."""
+
+    def __init__(self, vm: str, path: Path | None, lab: str | None) -> None:
+        self.vm = vm if is_path(vm) else inventory.check_vm(vm)
+        self._path, self._lab = path, lab
+        self._book: Inventory | None = None
+
+    @property
+    def book(self) -> Inventory:
+        if self._book is None:
+            self._book = inventory.load(inventory.chosen(self._path, self._lab))
+        return self._book
+
+    def host(self, word: str, region: str | None = None) -> Host:
+        """The host that a word means: one of the inventory, a URI, the path of a socket."""
+        return registry.host_of(word, region) or self.book.host(word)
+
+    def machine(
+        self, at: str | None, region: str | None, doing: str
+    ) -> AbstractAsyncContextManager[tuple[Hypervisor, Machine]]:
+        host = self.host(at, region) if at is not None else None
+        book = None if host is not None or is_path(self.vm) else self.book
+        return machine_of(self.vm, book, host, region, f"{doing} of {self.vm}")
 
 
 @contextmanager
@@ -67,14 +92,16 @@ def migrate(
         typer.Option(
             "--to",
             metavar="HOST",
-            help="A host of the inventory, or the QMP socket of a QEMU that waits there.",
+            help="A host of the inventory, a libvirt URI, or the QMP socket of a QEMU that waits.",
         ),
     ],
+    at: At = None,
     inventory_path: InventoryOption = None,
     lab: Lab = None,
     guest: Guest = None,
     region: Annotated[
-        str | None, typer.Option(help="The region's file over there, when HOST is a socket.")
+        str | None,
+        typer.Option(help="The region's file over there, when HOST is not of the inventory."),
     ] = None,
     timeout: Timeout = 10.0,
     detach_timeout: DetachTimeout = 20.0,
@@ -84,56 +111,54 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Move a virtual machine to another host while its MPI jobs run."""
-    if region is not None and not is_path(to):
-        raise UsageError("--region goes with --to SOCKET", hint="a host's is in the inventory")
-    book = _book(vm, inventory_path, lab, needed=not is_path(to))
-    target = inventory.anonymous(to, region, None) if is_path(to) or book is None else book.host(to)
+    words = _Words(vm, inventory_path, lab)
+    if region is not None and registry.host_of(to) is None:
+        raise UsageError(
+            "--region goes with --to SOCKET or URI", hint="a host's is in the inventory"
+        )
+    target = words.host(to, region)
 
     async def work(interrupts: Interrupts) -> None:
         with _telling(as_json, interrupts) as tell:
-            await _migrate(vm, book, target, guest, limits, tell)
+            await _migrate(words, at, target, guest, limits, tell)
 
     limits = Limits(timeout, detach_timeout, stall)
     run(work)
 
 
 async def _migrate(
-    vm: str,
-    book: Inventory | None,
-    target: Host,
-    guest: str | None,
-    limits: Limits,
-    tell: show.Quiet,
+    words: _Words, at: str | None, target: Host, guest: str | None, limits: Limits, tell: show.Quiet
 ) -> None:
-    if target.hypervisor == "xen":
-        assert book is not None
-        _tell_report(await xen.migrate(vm, book, target, limits, tell), tell)
-        return
-    doing = f"a migration of {vm}"
     async with (
-        machine_of(vm, book, None, doing) as (place, machine),
-        places_of([target]) as (there,),
+        words.machine(at, None, "a migration") as (here, machine),
+        hypervisors_of([target]) as (there,),
     ):
-        if place.host.name == target.name:
-            raise UsageError(f"{vm} is on {target.name} already")
-        device = await machine.region()
-        path = region_path(machine, place.host, device) if device else ""
-        whom, count = await whom_to_order(machine, place, path, guest) if device else ([], 0)
-        journey = Journey(
+        if here.host.name == target.name:
+            raise UsageError(f"{words.vm} is on {target.name} already")
+        device, path, whom, count = await _leavers(here, machine, guest)
+        report = await Journey(
             source=machine,
-            source_reach=place.reach,
-            target_host=target,
-            target_reach=there.reach,
-            mechanism=there.mechanism,
+            here=here,
+            there=there,
             device=device,
             region_path=path,
             guests=whom,
             processes=count,
             limits=limits,
             tell=tell,
-        )
-        report = await journey.run()
+        ).run()
     _tell_report(report, tell)
+
+
+async def _leavers(
+    here: Hypervisor, machine: Machine, guest: str | None
+) -> tuple[RegionDevice | None, str, list[str], int]:
+    """A machine's region: device, file, whom to order away from it, and how many those are."""
+    device = await machine.region()
+    if device is None:
+        return None, "", [], 0
+    path = region_path(machine, here.host, device)
+    return device, path, *await whom_to_order(machine, here, path, guest)
 
 
 def _tell_report(report: Report, tell: show.Quiet) -> None:
@@ -149,37 +174,37 @@ def attach(
     region: Annotated[
         str | None, typer.Option(help="The region's file, when it is not the host's.")
     ] = None,
+    at: At = None,
     inventory_path: InventoryOption = None,
     lab: Lab = None,
 ) -> None:
     """Plug a host's region into a virtual machine; its MPI jobs find it by themselves."""
-    book = _book(vm, inventory_path, lab)
+    words = _Words(vm, inventory_path, lab)
 
     async def work(interrupts: Interrupts) -> None:
         del interrupts
-        async with machine_of(vm, book, region, f"an attach of {vm}") as (place, machine):
-            path = await _attach(vm, region, place, machine)
-            print(f"{vm} on {place.host.name} has the region {path}")
+        async with words.machine(at, region, "an attach") as (here, machine):
+            path = await _attach(region, here, machine)
+            print(f"{vm} on {here.host.name} has the region {path}")
 
     run(work)
 
 
-async def _attach(vm: str, region: str | None, place: Place, machine: Machine) -> str:
-    host = place.host
+async def _attach(region: str | None, here: Hypervisor, machine: Machine) -> str:
+    name, host = machine.name, here.host
     path = region or host.region
     if path is None:
-        raise UsageError(f"which region is {vm} to have?", hint="name its file with --region")
+        raise UsageError(f"which region is {name} to have?", hint="name its file with --region")
     present = await machine.region()
     if present is not None:
-        raise MigrateError(f"{vm} on {host.name} has a region already, {present.path}")
-    found = await room.check(place.reach, path, 0)
-    path = os.path.abspath(path) if place.reach.is_here else path
-    device = RegionDevice(path, found.size, host.device, host.memory, host.bus, host.address)
+        raise MigrateError(f"{name} on {host.name} has a region already, {present.path}")
+    found = await room.check(here.reach, path, 0)
+    path = os.path.abspath(path) if here.reach.is_here else path
     try:
-        await machine.attach(device)
+        await machine.attach(here.fresh_device(path, found.size))
     except MachineError as fault:
         where = await describe(machine, False)
-        raise MigrateError(f"{vm} was not given the region {path}: {fault}; {where}") from None
+        raise MigrateError(f"{name} was not given the region {path}: {fault}; {where}") from None
     return path
 
 
@@ -191,90 +216,111 @@ def detach(
     ] = None,
     timeout: Timeout = 10.0,
     detach_timeout: DetachTimeout = 20.0,
+    at: At = None,
     inventory_path: InventoryOption = None,
     lab: Lab = None,
     as_json: Json = False,
 ) -> None:
     """Take the region away from a virtual machine; its MPI jobs go on over the network."""
-    book = _book(vm, inventory_path, lab)
+    words = _Words(vm, inventory_path, lab)
+    limits = Limits(timeout, detach_timeout)
 
     async def work(interrupts: Interrupts) -> None:
-        async with machine_of(vm, book, region, f"a detach of {vm}") as (place, machine):
+        async with words.machine(at, region, "a detach") as (here, machine):
             with _telling(as_json, interrupts) as tell:
-                departure = await _depart(vm, place, machine, guest, timeout, detach_timeout, tell)
+                departure = await _depart(here, machine, guest, limits, tell)
             if isinstance(tell, show.Events):
-                tell.emit("done", vm=vm, host=place.host.name, phases=departure.durations)
+                tell.emit("done", vm=vm, host=here.host.name, phases=departure.durations)
                 return
             show.print_phases(departure.durations)
-            print(f"{vm} on {place.host.name} has no region any more")
+            print(f"{vm} on {here.host.name} has no region any more")
 
     run(work)
 
 
 async def _depart(
-    vm: str,
-    place: Place,
-    machine: Machine,
-    guest: str | None,
-    timeout: float,
-    detach_timeout: float,
-    tell: show.Quiet,
+    here: Hypervisor, machine: Machine, guest: str | None, limits: Limits, tell: show.Quiet
 ) -> Departure:
-    device = await machine.region()
+    device, path, whom, _ = await _leavers(here, machine, guest)
     if device is None:
-        raise MigrateError(f"{vm} on {place.host.name} has no region")
-    path = region_path(machine, place.host, device)
-    whom, _ = await whom_to_order(machine, place, path, guest)
-    departure = Departure(machine, place.reach, device, path)
-    try:
-        if await machine.state() is not State.RUNNING:
-            raise MigrateError("only a machine that runs can let go of it")
-        await departure.suspend(whom, timeout, tell)
-        await departure.detach(detach_timeout, tell)
-    except BaseException as fault:
-        why = str(fault) if isinstance(fault, IvcError) else "interrupted"
-        troubles = await _restored(departure)
-        if isinstance(fault, Exception) and not isinstance(fault, IvcError):
-            raise
-        where = await describe(machine, True)
-        raise MigrateError(
-            "; ".join([f"the region was not taken from {vm}: {why}", where, *troubles])
-        ) from None
-    await departure.settle()
+        raise MigrateError(f"{machine.name} on {here.host.name} has no region")
+    departure = Departure(machine, here, device, path)
+    async with leaving(departure, machine, f"the region was not taken from {machine.name}"):
+        await departure.suspend(whom, limits.suspend, tell)
+        await departure.detach(limits.detach, tell)
     return departure
 
 
-async def _restored(departure: Departure) -> list[str]:
-    try:
-        await departure.restore()
-    except IvcError as fault:
-        return [str(fault)]
-    return []
+def _whole(file: str) -> str:
+    if not file.startswith("/"):
+        raise UsageError(f"{file}: where on the host?", hint="give the whole path of a file")
+    return file
 
 
 def save(
-    vm: Annotated[str, typer.Argument(metavar="VM", help="The name of a guest of Xen.")],
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A new file of its host, for xl restore.")
-    ],
+    vm: Vm,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A new file of its host.")],
+    guest: Guest = None,
     timeout: Timeout = 10.0,
+    detach_timeout: DetachTimeout = 20.0,
+    at: At = None,
     inventory_path: InventoryOption = None,
     lab: Lab = None,
     as_json: Json = False,
 ) -> None:
-    """Save a guest of Xen to a file while its MPI jobs wait; xl restore brings it back."""
-    inventory.check_vm(vm)
-    if not file.startswith("/"):
-        raise UsageError(f"{file}: where on the host?", hint="give the whole path of a file")
-    book = inventory.load(inventory.chosen(inventory_path, lab))
+    """Save a virtual machine to a file while its MPI jobs wait; load brings it back."""
+    words = _Words(vm, inventory_path, lab)
+    limits = Limits(timeout, detach_timeout)
+    _whole(file)
 
     async def work(interrupts: Interrupts) -> None:
-        with _telling(as_json, interrupts) as tell:
-            saved = await xen.save(vm, book, file, Limits(timeout), tell)
+        async with words.machine(at, None, "a save") as (here, machine):
+            with _telling(as_json, interrupts) as tell:
+                saved = await _save(here, machine, file, guest, limits, tell)
         if isinstance(tell, show.Events):
             tell.emit("done", **dataclasses.asdict(saved))
             return
         show.print_phases(saved.phases)
-        print(f"{vm} is in {file} on {saved.host}; xl restore {file} brings it back")
+        print(f"{vm} is in {file} on {saved.host}; ivc load brings it back")
+
+    run(work)
+
+
+async def _save(
+    here: Hypervisor, machine: Machine, file: str, guest: str | None, limits: Limits,
+    tell: show.Quiet,
+) -> journey.Saved:
+    if (await here.reach.run(["test", "-e", file])).code == 0:
+        raise UsageError(f"{file} is there already on {here.host.name}", hint="name a new file")
+    device, path, whom, _ = await _leavers(here, machine, guest)
+    departure = Departure(machine, here, device, path)
+    return await journey.save(machine, file, departure, whom, limits, tell)
+
+
+def load(
+    vm: Annotated[str, typer.Argument(metavar="VM", help="Its name.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="What save has made.")],
+    at: Annotated[
+        str, typer.Option("--at", metavar="HOST", help="Where: of the inventory, or a URI.")
+    ],
+    inventory_path: InventoryOption = None,
+    lab: Lab = None,
+) -> None:
+    """Bring a saved virtual machine back, and give it the host's region."""
+    words = _Words(vm, inventory_path, lab)
+    host = words.host(at)
+    _whole(file)
+
+    async def work(interrupts: Interrupts) -> None:
+        del interrupts
+        async with hypervisors_of([host]) as (there,):
+            await there.check_place(vm)
+            machine = await there.load(vm, file)
+            try:
+                given = host.region is not None and there.capabilities.regions
+                path = await _attach(None, there, machine) if given else "no region"
+            finally:
+                await machine.close()
+        print(f"{vm} runs on {host.name}, {path}")
 
     run(work)

@@ -3,58 +3,48 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 from ..errors import IvcError, UsageError
-from . import guests, inventory, lock, order
-from .inventory import Host, Inventory
-from .machine import Machine, Mechanism, MigrateError, RegionDevice, State
-from .qemu import Qemu
-from .reach import Reach
-
-
-@dataclass
-class Place:
-    """A machine's host, and the way to it."""
-
-    host: Host
-    reach: Reach
-    mechanism: Mechanism
-
-    @classmethod
-    def of(cls, host: Host) -> Place:
-        reach = Reach(host)
-        return cls(host, reach, Qemu(host, reach))
+from ..hypervisor import registry
+from ..hypervisor.contract import Hypervisor, Machine, RegionDevice, State
+from ..hypervisor.faults import MigrateError
+from ..hypervisor.host import Host
+from ..hypervisor.reach import Reach
+from . import guests, lock, order
+from .inventory import Inventory
 
 
 @asynccontextmanager
-async def places_of(hosts: list[Host]) -> AsyncIterator[list[Place]]:
-    found = [Place.of(host) for host in hosts]
+async def hypervisors_of(hosts: Sequence[Host]) -> AsyncIterator[list[Hypervisor]]:
+    reaches = [Reach(host) for host in hosts]
+    found = [registry.of(host, reach) for host, reach in zip(hosts, reaches, strict=True)]
     try:
         yield found
     finally:
-        for place in found:
-            await place.reach.close()
+        for one in found:
+            await one.close()
+        for reach in reaches:
+            await reach.close()
 
 
 def is_path(word: str) -> bool:
     return "/" in word
 
 
-async def _locate(name: str, places: list[Place], where: str) -> tuple[Place, Machine]:
+async def _locate(name: str, those: list[Hypervisor], where: str) -> tuple[Hypervisor, Machine]:
     """The host that has the machine. A place that only waits for it does not have it."""
-    found: list[tuple[Place, Machine]] = []
+    found: list[tuple[Hypervisor, Machine]] = []
     faults: list[IvcError] = []
-    for place in places:
+    for one in those:
         try:
-            machine = await place.mechanism.find(name)
+            machine = await one.machine(name)
         except IvcError as fault:
             faults.append(fault)
             continue
         if machine is not None:
-            found.append((place, machine))
+            found.append((one, machine))
     states = [await machine.state() for _, machine in found]
     real = [one for one, state in zip(found, states, strict=True) if state is not State.WAITING]
     for _, machine in found:
@@ -63,20 +53,20 @@ async def _locate(name: str, places: list[Place], where: str) -> tuple[Place, Ma
     if len(real) == 1:
         return real[0]
     if len(real) > 1:
-        names = ", ".join(place.host.name for place, _ in real)
+        names = ", ".join(one.host.name for one, _ in real)
         raise MigrateError(f"{name} is on several hosts: {names}", hint="end all but one of them")
     if faults:
         raise faults[0]
-    raise await _unknown(name, places, where)
+    raise await _unknown(name, those, where)
 
 
-async def _unknown(name: str, places: list[Place], where: str) -> IvcError:
+async def _unknown(name: str, those: list[Hypervisor], where: str) -> IvcError:
     if is_path(name):
         return UsageError(f"no QEMU answers on {name}", hint="is it the -qmp socket of one?")
     known = []
-    for place in places:
+    for one in those:
         try:
-            known += [f"{other} on {place.host.name}" for other in await place.mechanism.names()]
+            known += [f"{other} on {one.host.name}" for other in await one.machines()]
         except IvcError:
             continue
     return UsageError(
@@ -85,45 +75,56 @@ async def _unknown(name: str, places: list[Place], where: str) -> IvcError:
     )
 
 
+def hosts_of(
+    vm: str, book: Inventory | None, at: Host | None, region: str | None
+) -> tuple[list[Host], str]:
+    """Where a machine is looked for, and what to call that."""
+    if at is not None:
+        return [at], at.name
+    if is_path(vm):
+        host = registry.host_of(vm, region)
+        if host is None:
+            raise UsageError(f"{vm}: no path of a socket", hint="give a machine's name, or its path")
+        return [host], vm
+    assert book is not None
+    return list(book.hosts.values()), book.path
+
+
 @asynccontextmanager
 async def machine_of(
-    vm: str, book: Inventory | None, region: str | None, doing: str
-) -> AsyncIterator[tuple[Place, Machine]]:
+    vm: str, book: Inventory | None, at: Host | None, region: str | None, doing: str
+) -> AsyncIterator[tuple[Hypervisor, Machine]]:
     """The machine that the user means, and its host; nobody else changes it meanwhile."""
-    if book is None or is_path(vm):
-        hosts, where = [inventory.anonymous(vm, region, None)], vm
-        key = hosts[0].qmp
-    else:
-        hosts, where = list(book.hosts.values()), book.path
-        key = f"{os.path.realpath(book.path)} {vm}"
+    hosts, where = hosts_of(vm, book, at, region)
+    # A list of hosts is one by whatever path it was found.
+    key = hosts[0].name if is_path(vm) else f"{where if at else os.path.realpath(where)} {vm}"
     with lock.held(key, vm, doing), ExitStack() as stack:
-        async with places_of(hosts) as places:
-            place, machine = await _locate(vm, places, where)
+        async with hypervisors_of(hosts) as those:
+            one, machine = await _locate(vm, those, where)
             try:
                 if machine.key != key:
                     stack.enter_context(lock.held(machine.key, vm, doing))
-                yield place, machine
+                yield one, machine
             finally:
                 await machine.close()
 
 
-async def _names(machine: Machine) -> list[str]:
+def _names(machine: Machine) -> list[str]:
     """What a guest may call itself: the machine's name here, and the hypervisor's for it."""
-    own = getattr(machine, "own_name", "")
-    names = [os.path.basename(machine.name) if is_path(machine.name) else machine.name, own]
-    return list(dict.fromkeys(name for name in names if name))
+    own = os.path.basename(machine.name) if is_path(machine.name) else machine.name
+    return list(dict.fromkeys(name for name in (own, machine.own_name) if name))
 
 
 async def whom_to_order(
-    machine: Machine, place: Place, region: str, said: str | None
+    machine: Machine, at: Hypervisor, region: str, said: str | None
 ) -> tuple[list[str], int]:
     """Whom to order away from the region, and how many processes they are at least."""
     if said == guests.NOBODY:
         return [], 0
-    present = await order.groups(place.reach, region)
-    others = [] if is_path(machine.name) else await place.mechanism.names()
+    present = await order.groups(at.reach, region)
+    others = [] if is_path(machine.name) else await at.machines()
     others = [name for name in others if name != machine.name]
-    return guests.choose(present, await _names(machine), machine.uuid, others, said)
+    return guests.choose(present, _names(machine), machine.uuid, others, said)
 
 
 def region_path(machine: Machine, host: Host, device: RegionDevice) -> str:

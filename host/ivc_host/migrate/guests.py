@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .machine import MigrateError
+from ..hypervisor.faults import MigrateError
 from .order import Group
 
 #: The word for "order nobody".

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 
-from .machine import MigrateError
+from ..hypervisor.faults import MigrateError
 
 
 class Interrupts:

@@ -15,37 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from .machine import MigrateError
+from ..hypervisor import registry, settings
+from ..hypervisor.faults import MigrateError
+from ..hypervisor.host import Host
 
 DEFAULT = Path("/etc/ivc/hosts.toml")
-_MECHANISMS = ("qemu", "xen")
-
-
-@dataclass(frozen=True)
-class Host:
-    """One host: how its machines are reached, and what a machine that arrives is given."""
-
-    name: str
-    #: Path of a machine's QMP socket, with `{vm}` for its name; empty where there is no QEMU.
-    qmp: str = ""
-    hypervisor: str = "qemu"
-    #: The file that this host's machines share; None: they are given none.
-    region: str | None = None
-    #: Words of ssh that lead to it; empty: this machine.
-    ssh: tuple[str, ...] = ()
-    #: Where a migration is received, as QEMU writes it; port 0 is any that is free.
-    listen: str = "tcp:127.0.0.1:0"
-    #: The command that makes a place for an arriving machine; empty: somebody has made one.
-    start: tuple[str, ...] = ()
-    #: The region's device, where a machine has had none before.
-    device: str = "ivc0"
-    memory: str = "ivcmem"
-    bus: str | None = None
-    address: str | None = None
-    #: Of Xen: the name by which other hosts' `xl` reaches it, when it is another; and a folder that all
-    #: of them have, for guests that cannot move while they run.
-    peer: str | None = None
-    store: str | None = None
 
 
 class InventoryError(MigrateError):
@@ -83,7 +57,7 @@ def load(path: Path) -> Inventory:
     except FileNotFoundError:
         hint = "write one (see ivc-migrate(1)), or name another with --inventory or --lab"
         if path.parent.parent == Path("/run/ivc/lab"):
-            hint = "see 'ivc lab list'; only labs of QEMU and Xen guests have one"
+            hint = "see 'ivc lab list'; labs of user-mode Linux guests have none"
         raise InventoryError(f"inventory {path}: no such file", hint=hint) from None
     except OSError as fault:
         raise InventoryError(f"inventory {path}: {fault.strerror}") from None
@@ -102,60 +76,25 @@ def _hosts(path: str, data: dict[str, Any]) -> dict[str, Host]:
             for name, table in tables.items()}  # fmt: skip
 
 
-_TEXTS = ("qmp", "hypervisor", "region", "listen", "device", "memory", "bus", "address",
-          "peer", "store")  # fmt: skip
-_WORDS = ("ssh", "start")
+#: Of a host with any hypervisor; the first chooses which others there are.
+_COMMON = ("hypervisor", "region", "ssh")
 
 
 def _host(where: str, name: str, table: Any) -> Host:
     if not isinstance(table, dict):
         raise InventoryError(f"{where} is not a table")
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key in _TEXTS:
-            values[key] = _text(where, key, value)
-        elif key in _WORDS:
-            values[key] = _words(where, key, value)
-        else:
-            known = ", ".join(sorted((*_TEXTS, *_WORDS)))
-            raise InventoryError(f"{where}: no such key as {key}", hint=f"it may have {known}")
-    _check(where, values)
-    return Host(name=name, **values)
-
-
-def _text(where: str, key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise InventoryError(f"{where}: {key} must be a text in quotes")
-    return value
-
-
-def _words(where: str, key: str, value: Any) -> tuple[str, ...]:
-    words = [value] if isinstance(value, str) else value
-    if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
-        raise InventoryError(f"{where}: {key} must be a list of words: [..., ...]")
-    return tuple(words)
-
-
-def _check(where: str, values: dict[str, Any]) -> None:
-    if "{vm}" not in values.get("qmp", "") and values.get("hypervisor") != "xen":
-        raise InventoryError(
-            f"{where}: needs qmp, the path of a machine's QMP socket with {{vm}} for its name",
-            hint='such as qmp = "/run/vm/{vm}.qmp"',
-        )
-    if values.get("hypervisor", "qemu") not in _MECHANISMS:
-        raise InventoryError(
-            f"{where}: hypervisor {values['hypervisor']} is not known",
-            hint=f"known: {', '.join(_MECHANISMS)}",
-        )
-    for key in ("qmp", "region"):
-        if not values.get(key, "/").startswith("/"):
-            raise InventoryError(f"{where}: {key} must be a whole path, from /")
-    listen = values.get("listen", "unix:")
-    if not re.match(r"unix:|tcp:(?!0\.0\.0\.0:|\[?::\]?:|:)[^/]+:\d+$", listen):
-        raise InventoryError(
-            f"{where}: cannot listen on {listen}",
-            hint="write tcp:ADDRESS:PORT with the address that the other hosts use, or unix:PATH",
-        )
+    own = dict(table)
+    try:
+        which = settings.text("hypervisor", own.pop("hypervisor", "qemu"))
+        kind = registry.kind(which)
+        region = settings.path("region", own.pop("region")) if "region" in own else None
+        ssh = settings.words("ssh", own.pop("ssh")) if "ssh" in own else ()
+        return Host(name, which, settings.of(kind.Settings, own), region, ssh)
+    except UsageError as fault:
+        raise InventoryError(f"{where}: {fault.message}", hint=fault.hint) from None
+    except ValueError as fault:
+        known = ", ".join(sorted((*_COMMON, *settings.keys(kind.Settings))))
+        raise InventoryError(f"{where}: {fault}", hint=f"it may have {known}") from None
 
 
 def check_vm(name: str) -> str:
@@ -165,9 +104,3 @@ def check_vm(name: str) -> str:
             f"{name!r} cannot be a machine's name", hint="or write the path of its QMP socket"
         )
     return name
-
-
-def anonymous(socket: str, region: str | None, listen: str | None) -> Host:
-    """A host of which only one machine's QMP socket is known."""
-    path = os.path.realpath(socket)
-    return Host(name=path, qmp=path, region=region, listen=listen or "tcp:127.0.0.1:0")

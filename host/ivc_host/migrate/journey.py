@@ -10,24 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..errors import IvcError
-from . import room
-from .departure import Departure, Teller, describe
-from .inventory import Host
-from .machine import (
-    GoneError,
+from ..hypervisor.contract import (
+    Hypervisor,
     Machine,
-    MachineError,
-    Mechanism,
-    MigrateError,
+    Migration,
     Moving,
     RegionDevice,
     State,
 )
-from .reach import Reach
+from ..hypervisor.faults import GoneError, MachineError, MigrateError
+from . import room
+from .departure import Departure, Teller, describe, leaving
 
 
 class JourneyTeller(Teller, Protocol):
@@ -63,7 +60,8 @@ class Report:
     #: How long the machine stood still: as the hypervisor says, and until it was told to run again.
     downtime: float | None = None
     resume: float = 0.0
-    transferred: int = 0
+    #: Bytes; None where the hypervisor does not count them.
+    transferred: int | None = None
     total: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -73,24 +71,25 @@ class Journey:
     """One migration. `region_path` is the file of the source's region, when it has a device."""
 
     source: Machine
-    source_reach: Reach
-    target_host: Host
-    target_reach: Reach
-    mechanism: Mechanism
+    here: Hypervisor
+    there: Hypervisor
     device: RegionDevice | None
     region_path: str
-    #: Whom to order away, and how many processes they are at least.
+    #: Whom to order away from the region, and how many processes they are at least.
     guests: Sequence[str]
     processes: int
     limits: Limits
     tell: JourneyTeller
 
     def __post_init__(self) -> None:
-        self.report = Report(self.source.name, self.source.host, self.target_host.name)
+        self._host = self.there.host
+        self.report = Report(self.source.name, self.source.host, self._host.name)
         self._target: Machine | None = None
         self._departure: Departure | None = None
-        self._moving = False
+        self._migration: Migration | None = None
         self._new: RegionDevice | None = None
+        #: It runs over there: there is no way back.
+        self._over = False
 
     @property
     def _vm(self) -> str:
@@ -98,7 +97,7 @@ class Journey:
 
     async def check(self) -> None:
         """Everything that can be known before anything is touched."""
-        self.tell.phase("check", f"looking whether {self._vm} can move to {self.target_host.name}")
+        self.tell.phase("check", f"looking whether {self._vm} can move to {self._host.name}")
         begin = time.monotonic()
         await self._check()
         self._phase("check", begin)
@@ -116,36 +115,22 @@ class Journey:
                 f"{self._vm} on {self.source.host} cannot be migrated: {'; '.join(reasons)}",
                 hint="it runs on; take that device or mount away first",
             )
-        if self.target_host.start:
-            await self._check_free()
-        if self.target_host.region:
-            found = await room.check(self.target_reach, self.target_host.region, self.processes)
-            self._new = self._device(self.target_host.region, found.size)
-
-    async def _check_free(self) -> None:
-        other = await self.mechanism.find(self._vm)
-        if other is None:
-            return
-        try:
-            state = (await other.state()).value
-        finally:
-            await other.close()
-        raise MigrateError(
-            f"{self.target_host.name} holds a machine named {self._vm} already, {state}",
-            hint="end that one, or give one of them another name",
-        )
+        if type(self.here) is not type(self.there):
+            raise MigrateError(
+                f"{self._host.name} is a host with {self._host.hypervisor},"
+                f" {self.source.host} one with {self.here.host.hypervisor}",
+                hint="a machine moves between hosts with the same hypervisor",
+            )
+        await self.there.check_place(self._vm)
+        if self._host.region and self.there.capabilities.regions:
+            found = await room.check(self.there.reach, self._host.region, self.processes)
+            self._new = self._device(self._host.region, found.size)
 
     def _device(self, path: str, size: int) -> RegionDevice:
         """The region over there, in the place that it has here: the guest's hardware is one."""
-        if self.device is not None:
-            name = self.device.device
-            if not name.startswith("/"):
-                return replace(self.device, path=path, size=size)
-        host = self.target_host
-        fresh = RegionDevice(path, size, host.device, host.memory, host.bus, host.address)
         if self.device is None:
-            return fresh
-        return replace(fresh, bus=self.device.bus, address=self.device.address)
+            return self.there.fresh_device(path, size)
+        return self.there.moved_device(path, size, self.device)
 
     async def run(self) -> Report:
         """The whole of it. MigrateError says where the machine is, and that it runs."""
@@ -161,59 +146,68 @@ class Journey:
             where = await self._undo()
             if isinstance(fault, Exception) and not isinstance(fault, IvcError):
                 raise  # a defect of ours
-            error = MigrateError(f"{self._vm} was not moved: {why}; {where}")
-            error.exit_code = 1 if isinstance(fault, IvcError) else 130
-            raise error from None
+            if not self._over:
+                error = MigrateError(f"{self._vm} was not moved: {why}; {where}")
+                error.exit_code = 1 if isinstance(fault, IvcError) else 130
+                raise error from None
+            self._note(f"too late to go back ({why})")
         await self._finish()
         self.report.total = time.monotonic() - begin
         return self.report
 
     async def _go(self) -> None:
         """Up to the point of no return."""
-        self.tell.phase("prepare", f"making a place for {self._vm} on {self.target_host.name}")
+        self.tell.phase("prepare", f"making a place for {self._vm} on {self._host.name}")
         begin = time.monotonic()
-        self._target = await self.mechanism.expect(self._vm, self.tell.note)
+        self._target = await self.there.expect(self._vm, self.tell.note)
         if self._new is not None:
             await self._target.prepare(self._new)
         self._phase("prepare", begin)
-        if self.device is not None:
-            departure = Departure(self.source, self.source_reach, self.device, self.region_path)
-            self._departure = departure
-            try:
-                await departure.suspend(self.guests, self.limits.suspend, self.tell)
-                await departure.detach(self.limits.detach, self.tell)
-            finally:
-                self.report.phases.update(departure.durations)
-        await self._move()
-        await self._switch()
+        departure = Departure(self.source, self.here, self.device, self.region_path)
+        self._departure = departure
+        try:
+            await departure.suspend(self.guests, self.limits.suspend, self.tell)
+            await departure.detach(self.limits.detach, self.tell)
+        finally:
+            self.report.phases.update(departure.durations)
+        await self._move(self._target)
+        if self.there.capabilities.held:
+            await self._switch()
 
     def _phase(self, name: str, begin: float) -> None:
         self.report.phases[name] = time.monotonic() - begin
         self.tell.phase_done(name, self.report.phases[name])
 
-    async def _move(self) -> None:
-        self.tell.phase("migrate", f"moving {self._vm} to {self.target_host.name}")
+    async def _move(self, target: Machine) -> None:
+        self.tell.phase("migrate", f"moving {self._vm} to {self._host.name}")
         begin = changed = time.monotonic()
         before = -1
-        self._moving = True
-        async with aclosing(self.source.migrate(self._target)) as steps:
+        self._migration = self.source.migrate(target)
+        async with aclosing(self._migration.progress()) as steps:
             async for moving in steps:
+                if moving.done and not self.there.capabilities.held:
+                    self._no_return()
                 self.tell.moving(moving)
                 self.report.downtime, self.report.transferred = moving.downtime, moving.transferred
                 now = time.monotonic()
-                if moving.transferred != before:
-                    before, changed = moving.transferred, now
+                if moving.transferred is None or moving.transferred != before:
+                    before, changed = moving.transferred or 0, now
                 if now - changed > self.limits.stall:
                     raise MachineError(
-                        f"not a byte has reached {self.target_host.name} for"
+                        f"not a byte has reached {self._host.name} for"
                         f" {self.limits.stall:.0f} s, after {before >> 20} MiB"
                     )
         self._phase("migrate", begin)
 
+    def _no_return(self) -> None:
+        """It runs over there, or is about to. No await comes before this since that is known."""
+        self._over = True
+        self.tell.no_return()
+
     async def _switch(self) -> None:
         """The point of no return. Not to be interrupted: who has it afterwards must be certain."""
         assert self._target is not None
-        self.tell.phase("switch", f"letting {self._vm} run on {self.target_host.name}")
+        self.tell.phase("switch", f"letting {self._vm} run on {self._host.name}")
         begin = time.monotonic()
         self.tell.no_return()
         try:
@@ -225,9 +219,9 @@ class Journey:
 
     async def _after_silence(self) -> None:
         """The destination did not answer whether the machine runs: it must not run twice."""
-        host = self.target_host.name
+        host = self._host.name
         try:
-            again = await self.mechanism.find(self._vm)
+            again = await self.there.machine(self._vm)
         except IvcError as fault:
             raise UndecidedError(
                 f"{self._vm} was moved to {host}, which then fell silent ({fault});"
@@ -253,8 +247,10 @@ class Journey:
     async def _undo(self) -> str:
         """Everything back as it was; returns where the machine is, for the end of a sentence."""
         troubles: list[str] = []
-        if self._moving:
-            await _try(self.source.cancel, troubles)
+        if self._migration is not None and not self._over:
+            await _try(self._cancel, troubles)
+        if self._over:
+            return f"it is on {self._host.name}"
         if self._departure is not None:
             await _try(self._departure.restore, troubles)
         # Last: it was never told to run and hurts nobody, but may be slow to end.
@@ -263,6 +259,11 @@ class Journey:
             await _try(self._target.close, troubles)
         where = await describe(self.source, self.device is not None)
         return "; ".join([where, *troubles])
+
+    async def _cancel(self) -> None:
+        assert self._migration is not None
+        if not await self._migration.cancel():
+            self._no_return()
 
     async def _finish(self) -> None:
         """It runs over there. From here on a fault is a note."""
@@ -294,7 +295,7 @@ class Journey:
 
     def _note(self, text: str) -> None:
         self.report.notes.append(text)
-        self.tell.note(f"{self._vm} runs on {self.target_host.name}, but {text}")
+        self.tell.note(f"{self._vm} runs on {self._host.name}, but {text}")
 
 
 class UndecidedError(MigrateError):
@@ -308,3 +309,31 @@ async def _try(undo: Callable[[], Awaitable[None]], troubles: list[str]) -> None
         pass  # it has ended, which is what was wanted, or `describe` says more
     except (TimeoutError, IvcError) as fault:
         troubles.append(str(fault))
+
+
+@dataclass
+class Saved:
+    """A machine that was saved to a file of its host. Phases in seconds."""
+
+    vm: str
+    host: str
+    file: str
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+async def save(
+    machine: Machine, file: str, departure: Departure, guests: Sequence[str], limits: Limits,
+    tell: JourneyTeller,
+) -> Saved:
+    """Save a machine, and end it. MigrateError says that it was not, and how it is then."""
+    saved = Saved(machine.name, machine.host, file, departure.durations)
+    async with leaving(departure, machine, f"{machine.name} was not saved"):
+        await departure.suspend(guests, limits.suspend, tell)
+        await departure.detach(limits.detach, tell)
+        tell.phase("save", f"saving {machine.name} to {file}")
+        begin = time.monotonic()
+        await machine.save(file)
+        saved.phases["save"] = time.monotonic() - begin
+        tell.no_return()
+        tell.phase_done("save", saved.phases["save"])
+    return saved

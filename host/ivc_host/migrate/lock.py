@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .machine import MigrateError
+from ..hypervisor.faults import MigrateError
 
 
 def _folder() -> Path:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from ..errors import MissingError
-from .machine import MachineError, MigrateError
-from .reach import Reach
+from ..hypervisor.faults import MachineError, MigrateError
+from ..hypervisor.reach import Reach
 
 _TOOL = "ivc_suspend"
 _LIST_SECONDS = 30.0
@@ -104,8 +104,8 @@ def _fault(events: list[dict[str, Any]]) -> str | None:
     return None
 
 
-class Order:
-    """An order that was given. `withdraw` it, or end this command."""
+class RegionOrder:
+    """An order that was given in a region. `withdraw` it, or end this command."""
 
     def __init__(self, reach: Reach, region: str, said: IO[bytes]) -> None:
         self._reach = reach
@@ -123,7 +123,7 @@ class Order:
         guest: str,
         timeout: float,
         waiting: Callable[[str], None],
-    ) -> Order:
+    ) -> RegionOrder:
         """Returns when everybody has let go; else nothing is ordered any more when this raises."""
         order = cls(reach, region, tempfile.TemporaryFile())
         try:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from .. import window as windows
 from ..errors import IvcError, MissingError
-from .machine import MigrateError
-from .reach import Reach
+from ..hypervisor.faults import MigrateError
+from ..hypervisor.reach import Reach
 
 #: What a process needs to join and to have a small ring to each of a few peers.
 _BYTES_PER_MEMBER = 256 * 1024

@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from ..hypervisor.contract import Moving
 from .journey import Report
-from .machine import Moving
 
 _LINE_SECONDS = 1.0
 _EVENT_SECONDS = 0.25
@@ -32,6 +32,8 @@ def duration(seconds: float) -> str:
 
 
 def _line(moving: Moving) -> str:
+    if moving.transferred is None:  # the hypervisor counts nothing
+        return "done" if moving.done else moving.phase
     words = [
         f"{amount(moving.transferred)} sent",
         f"{amount(moving.remaining)} left",
@@ -182,7 +184,7 @@ def print_report(report: Report) -> None:
     for phase, seconds in report.phases.items():
         extra = ""
         if phase == "migrate":
-            extra = f"  {amount(report.transferred)}"
+            extra = f"  {amount(report.transferred)}" if report.transferred is not None else ""
             if report.downtime is not None:
                 still = report.downtime + report.resume
                 extra += f", stood still for {duration(still)}"

@@ -20,7 +20,7 @@ from qemu.qmp import (
     StateError,
 )
 
-from .machine import GoneError, MachineError, SilentError
+from .faults import GoneError, MachineError, SilentError
 
 #: A monitor serves one client at a time: whoever comes second is not greeted.
 _GREETING_SECONDS = 5.0

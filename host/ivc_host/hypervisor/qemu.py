@@ -1,4 +1,4 @@
-"""QEMU, told what to do through QMP: the first mechanism of the contract in machine.py.
+"""QEMU, told what to do through QMP.
 
 A machine is on a host when a QEMU answers on its QMP socket there; no list has to be kept. The one
 that waits is started by a command of the inventory, with `-incoming defer` and without the region.
@@ -10,14 +10,30 @@ import asyncio
 import os
 import re
 import secrets
+import shlex
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import IvcError
-from .inventory import Host
-from .machine import GoneError, MachineError, Moving, RegionDevice, SilentError, State
+from . import linux
+from .contract import (
+    Capabilities,
+    Event,
+    HostDescription,
+    Hypervisor,
+    Machine,
+    MachineDescription,
+    Migration,
+    Moving,
+    RegionDevice,
+    State,
+)
+from .faults import GoneError, MachineError, SilentError
+from .host import Host, filled
 from .qmp import Monitor
 from .reach import Reach
 
@@ -34,6 +50,8 @@ _AGAIN_SECONDS = 2.0
 _END_SECONDS = 5.0
 #: To a question that QEMU needs no time for.
 _ANSWER_SECONDS = 10.0
+#: Between two looks at who has a socket.
+_WATCH_SECONDS = 1.0
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 
 _STATES = {
@@ -66,18 +84,61 @@ def _moving(answer: dict[str, Any]) -> Moving:
     )
 
 
-class QemuMachine:
+@dataclass(frozen=True)
+class Settings:
+    """What the inventory says of a host with QEMU."""
+
+    #: Path of a machine's QMP socket, with `{vm}` for its name.
+    qmp: str = ""
+    #: Where a migration is received, as QEMU writes it; port 0 is any that is free.
+    listen: str = "tcp:127.0.0.1:0"
+    #: The command that makes a place for an arriving machine; empty: somebody has made one.
+    start: tuple[str, ...] = ()
+    #: The region's device, where a machine has had none before.
+    device: str = "ivc0"
+    memory: str = "ivcmem"
+    bus: str | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if "{vm}" not in self.qmp:
+            raise ValueError(
+                "needs qmp, the path of a machine's QMP socket with {vm} for its name,"
+                ' such as qmp = "/run/vm/{vm}.qmp"'
+            )
+        if not self.qmp.startswith("/"):
+            raise ValueError("qmp must be a whole path, from /")
+        if not re.match(r"unix:|tcp:(?!0\.0\.0\.0:|\[?::\]?:|:)[^/]+:\d+$", self.listen):
+            raise ValueError(
+                f"cannot listen on {self.listen}: write tcp:ADDRESS:PORT with the address that the"
+                " other hosts use, or unix:PATH"
+            )
+
+
+class _OneSocket(Settings):
+    """Of one machine alone: its socket is known, and nothing else."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def _settings(host: Host) -> Settings:
+    assert isinstance(host.settings, Settings)
+    return host.settings
+
+
+class QemuMachine(Machine):
     """One QEMU process, by its monitor."""
 
     def __init__(self, name: str, host: Host, monitor: Monitor, own_name: str, uuid: str) -> None:
         self.name = name
         self.host = host.name
-        path = filled(host.qmp, {"{vm}": name})
+        settings = _settings(host)
+        path = filled(settings.qmp, {"{vm}": name})
         self.key = " ".join([*host.ssh, path]) if host.ssh else os.path.realpath(path)
-        #: As QEMU was told with -name; often the guest's host name.
-        self.own_name = own_name
+        self.own_name = own_name  # -name
         self.uuid = None if uuid == _NO_UUID else uuid.lower()
-        self._listen = filled(host.listen, {"{vm}": name})
+        self._listen = filled(settings.listen, {"{vm}": name})
         self._monitor = monitor
         self._prepared: str | None = None
 
@@ -101,12 +162,42 @@ class QemuMachine:
         status = (await self._monitor.do("query-status", timeout=timeout))["status"]
         return _STATES.get(status, State.OTHER)
 
+    async def describe(self) -> MachineDescription:
+        memory = await self._monitor.do("query-memory-size-summary")
+        processors = await self._monitor.do("query-cpus-fast")
+        return MachineDescription(
+            memory=memory["base-memory"] + memory.get("plugged-memory", 0),
+            vcpus=len(processors),
+            cpu_flags=await self._flags(processors[0]["qom-path"]),
+            networks=await self._networks(),
+            regions=tuple(await self._regions()),
+        )
+
+    async def _flags(self, path: str) -> frozenset[str]:
+        """QEMU has no word for all features of a processor: each is a property of its own."""
+        listed = await self._monitor.do("qom-list", {"path": path})
+        names = [one["name"] for one in listed if one["type"] == "bool" and _is_flag(one["name"])]
+        values = await asyncio.gather(*(self._get(path, name) for name in names))
+        on = (name for name, value in zip(names, values, strict=True) if value)
+        return frozenset(re.sub(r"[-.]", "_", name) for name in on)
+
+    async def _networks(self) -> tuple[str, ...]:
+        """QMP itself does not tell what a network device is plugged into; the human monitor does."""
+        command = {"command-line": "info network"}
+        text = await self._monitor.do("human-monitor-command", command)
+        return tuple(re.findall(r"ifname=([^,\s]+)", text))
+
     async def region(self) -> RegionDevice | None:
-        for container in _CONTAINERS:
-            for item in await self._monitor.do("qom-list", {"path": container}):
-                if item["type"] == f"child<{_DRIVER}>":
-                    return await self._device(container, item["name"])
-        return None
+        found = await self._regions()
+        return found[0] if found else None
+
+    async def _regions(self) -> list[RegionDevice]:
+        return [
+            await self._device(container, item["name"])
+            for container in _CONTAINERS
+            for item in await self._monitor.do("qom-list", {"path": container})
+            if item["type"] == f"child<{_DRIVER}>"
+        ]
 
     async def _device(self, container: str, name: str) -> RegionDevice:
         path = f"{container}/{name}"
@@ -214,8 +305,12 @@ class QemuMachine:
             "migrate-set-capabilities", {"capabilities": [{"capability": "events", "state": True}]}
         )
 
-    async def migrate(self, target: QemuMachine) -> AsyncGenerator[Moving, None]:
-        uri = await target.listen()
+    def migrate(self, target: Machine) -> Migration:
+        assert isinstance(target, QemuMachine)
+        return QemuMigration(self, target)
+
+    async def send(self, uri: str) -> AsyncGenerator[Moving, None]:
+        """Send all of it to URI; the last yielded is `done`, and it then stands still here."""
         await self._tell_events()
         async with self._monitor.events("MIGRATION") as events:
             await self._monitor.do("migrate", {"uri": uri})
@@ -227,10 +322,25 @@ class QemuMachine:
                     reason = answer.get("error-desc", "QEMU gives no reason")
                     raise MachineError(f"{self._what}: migration {status}: {reason}")
                 if status == "completed":
-                    break
+                    yield _moving(answer)
+                    return
                 yield _moving(answer)
-        await target.loaded()
-        yield _moving(answer)
+
+    async def save(self, file: str) -> None:
+        try:
+            async for _ in self.send(f"exec:cat >{shlex.quote(file)}"):
+                pass
+        except BaseException:
+            await self.cancel()
+            raise
+        await self.end()
+
+    async def fill(self, file: str) -> None:
+        """The waiting machine becomes the one that was saved, and runs."""
+        await self._monitor.do("stop")
+        await self._monitor.do("migrate-incoming", {"uri": f"exec:cat <{shlex.quote(file)}"})
+        await self.loaded()
+        await self.resume()
 
     async def loaded(self) -> None:
         """Return when all that the other side has sent is in place."""
@@ -241,6 +351,7 @@ class QemuMachine:
             await asyncio.sleep(0.002)
 
     async def cancel(self) -> None:
+        """End a migration under way, so that the machine runs here again."""
         await self._monitor.do("migrate_cancel")
         end = time.monotonic() + _CANCEL_SECONDS
         status = "none"
@@ -256,6 +367,9 @@ class QemuMachine:
                 await self.resume()
                 return
             await asyncio.sleep(0.01)
+
+    async def pause(self) -> None:
+        await self._monitor.do("stop", timeout=_ANSWER_SECONDS)
 
     async def resume(self) -> None:
         await self._monitor.do("cont", timeout=_ANSWER_SECONDS)
@@ -274,34 +388,115 @@ class QemuMachine:
         await self._monitor.close()
 
 
+class QemuMigration(Migration):
+    """The machine stands still on both sides afterwards, whole in the target."""
+
+    def __init__(self, source: QemuMachine, target: QemuMachine) -> None:
+        self._source, self._target = source, target
+
+    async def progress(self) -> AsyncGenerator[Moving, None]:
+        async with aclosing(self._source.send(await self._target.listen())) as steps:
+            async for moving in steps:
+                if moving.done:
+                    await self._target.loaded()
+                yield moving
+
+    async def cancel(self) -> bool:
+        await self._source.cancel()
+        return True
+
+
+#: Truth values of a processor that are no features of it, by their beginnings.
+_NO_FLAGS = re.compile(
+    r"kvm|hv-|xen-|x-|tcg-|vmware-|host-|legacy-|l3-|full-cpuid|fill-mtrr|cpuid-0xb|lmce$|pmu$|check$"
+    r"|enforce$|migratable$|realized$|hotplug|start-powered-off$|memory$|sgx-lc$"
+)
+
+
+def _is_flag(name: str) -> bool:
+    return _NO_FLAGS.match(name) is None
+
+
 def _is_about(data: dict[str, Any], device: str) -> bool:
     return device in (data.get("device"), data.get("path"))
 
 
-class Qemu:
+class Qemu(Hypervisor):
     """The QEMUs of one host."""
 
+    Settings: ClassVar[type] = Settings
+    capabilities = Capabilities(regions=True, grants=False, held=True)
+
     def __init__(self, host: Host, reach: Reach) -> None:
-        self._host = host
-        self._reach = reach
+        super().__init__(host, reach)
+        self._settings = _settings(host)
+
+    @classmethod
+    def host_of(cls, word: str) -> Host | None:
+        """A host of which only one machine's QMP socket is known."""
+        if "/" not in word or "://" in word:
+            return None
+        path = os.path.realpath(word)
+        return Host(path, "qemu", _OneSocket(qmp=path))
+
+    def fresh_device(self, path: str, size: int) -> RegionDevice:
+        ours = self._settings
+        return RegionDevice(path, size, ours.device, ours.memory, ours.bus, ours.address)
+
+    def moved_device(self, path: str, size: int, before: RegionDevice) -> RegionDevice:
+        if not before.device.startswith("/"):
+            return super().moved_device(path, size, before)
+        # One without a name: it gets ours.
+        ours = self._settings
+        return RegionDevice(path, size, ours.device, ours.memory, before.bus, before.address)
 
     def _path(self, name: str) -> str:
-        return filled(self._host.qmp, {"{vm}": name})
+        return filled(self._settings.qmp, {"{vm}": name})
 
-    async def names(self) -> list[str]:
-        before, _, after = self._host.qmp.partition("{vm}")
-        found = await self._reach.sockets(f"{before}*{after}")
+    async def machines(self) -> list[str]:
+        before, _, after = self._settings.qmp.partition("{vm}")
+        found = await self.reach.sockets(f"{before}*{after}")
         pattern = re.compile(f"{re.escape(before)}([^/]+){re.escape(after)}")
         return sorted(match[1] for path in found if (match := pattern.fullmatch(path)))
 
-    async def find(self, name: str) -> QemuMachine | None:
-        path = await self._reach.socket(self._path(name))
-        return await QemuMachine.connect(name, self._host, path) if path else None
+    async def machine(self, name: str) -> QemuMachine | None:
+        path = await self.reach.socket(self._path(name))
+        return await QemuMachine.connect(name, self.host, path) if path else None
+
+    async def describe(self) -> HostDescription:
+        return await linux.describe(self.reach)
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Only who comes and goes: a monitor serves one program, and watching would take it."""
+        before = set(await self.machines())
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            now = set(await self.machines())
+            for name in sorted(now - before):
+                yield Event(name, "appeared")
+            for name in sorted(before - now):
+                yield Event(name, "gone")
+            before = now
+
+    async def check_place(self, name: str) -> None:
+        # Without a start command the one that waits is to be there.
+        if self._settings.start:
+            await super().check_place(name)
+
+    async def load(self, name: str, file: str) -> QemuMachine:
+        machine = await self.expect(name, lambda text: None)
+        try:
+            await machine.fill(file)
+        except BaseException:
+            await machine.end()
+            await machine.close()
+            raise
+        return machine
 
     async def expect(self, name: str, say: Callable[[str], None]) -> QemuMachine:
-        if not self._host.start:
+        if not self._settings.start:
             return await self._waiting(name)
-        say(f"starting a QEMU for {name} on {self._host.name}")
+        say(f"starting a QEMU for {name} on {self.host.name}")
         try:
             await self._start(name)
             return await self._waiting(name)
@@ -321,7 +516,7 @@ class Qemu:
     async def _end_started(self, name: str) -> None:
         """What our own start command has left; nobody had this name here before."""
         try:
-            machine = await self.find(name)
+            machine = await self.machine(name)
             if machine is not None:
                 await machine.end()
                 await machine.close()
@@ -329,28 +524,28 @@ class Qemu:
             pass  # what led here says more
 
     async def _start(self, name: str) -> None:
-        words = {"{vm}": name, "{qmp}": self._path(name), "{host}": self._host.name}
-        command = [filled(word, words) for word in self._host.start]
-        done = await self._reach.run(command, _COMMAND_SECONDS)
+        words = {"{vm}": name, "{qmp}": self._path(name), "{host}": self.host.name}
+        command = [filled(word, words) for word in self._settings.start]
+        done = await self.reach.run(command, _COMMAND_SECONDS)
         if done.code != 0:
             raise MachineError(
-                f"{name} on {self._host.name}: the start command"
+                f"{name} on {self.host.name}: the start command"
                 f" {PurePosixPath(command[0]).name} failed: {done.last_line()}"
             )
 
     async def _wait(self, name: str) -> QemuMachine:
         end = time.monotonic() + _START_SECONDS
         while time.monotonic() < end:
-            machine = await self.find(name)
+            machine = await self.machine(name)
             if machine is not None:
                 return machine
-            if not self._host.start:
+            if not self._settings.start:
                 break
             await asyncio.sleep(0.1)
         raise MachineError(
-            f"{name} on {self._host.name}: no QEMU answers on {self._path(name)}",
+            f"{name} on {self.host.name}: no QEMU answers on {self._path(name)}",
             hint="start it with -incoming defer"
-            if not self._host.start
+            if not self._settings.start
             else "does the start command give it that -qmp socket?",
         )
 
@@ -359,14 +554,7 @@ class Qemu:
         if state is State.WAITING:
             return
         raise MachineError(
-            f"{machine.name} on {self._host.name}: its QEMU does not wait for a migration,"
+            f"{machine.name} on {self.host.name}: its QEMU does not wait for a migration,"
             f" it is {state.value}",
             hint="start it with -incoming defer",
         )
-
-
-def filled(text: str, words: Mapping[str, str]) -> str:
-    """TEXT with the words of the inventory put in; other braces stay."""
-    for word, value in words.items():
-        text = text.replace(word, value)
-    return text

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import paths
-from .inventory import Host
-from .machine import MachineError
+from .faults import MachineError
+from .host import Host
 
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=5")
 _FORWARD_SECONDS = 15.0
