@@ -8,5 +8,6 @@
     settings.py   the keys of a host in an inventory
     linux.py      what a Linux host says about itself
     qemu.py       QEMU, through qmp.py
+    processes.py  files and processes of this machine, for tests
     xen.py        Xen, through xl and, for the guests' processes, xenstore.py
 """
