@@ -8,6 +8,7 @@
     settings.py   the keys of a host in an inventory
     linux.py      what a Linux host says about itself
     qemu.py       QEMU, through qmp.py
+    libvirt.py    libvirt, through its Python module
     processes.py  files and processes of this machine, for tests
     xen.py        Xen, through xl and, for the guests' processes, xenstore.py
 """

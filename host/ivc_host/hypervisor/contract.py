@@ -218,7 +218,7 @@ class Hypervisor(ABC):
     #: A frozen dataclass: the keys that a host of this kind may have in an inventory, texts, truth
     #: values and tuples of words. `__post_init__` raises ValueError for what cannot be meant.
     Settings: ClassVar[type]
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
 
     def __init__(self, host: Host, reach: Reach) -> None:
         self.host = host

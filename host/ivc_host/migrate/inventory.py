@@ -88,8 +88,10 @@ def _host(where: str, name: str, table: Any) -> Host:
         which = settings.text("hypervisor", own.pop("hypervisor", "qemu"))
         kind = registry.kind(which)
         region = settings.path("region", own.pop("region")) if "region" in own else None
-        ssh = settings.words("ssh", own.pop("ssh")) if "ssh" in own else ()
-        return Host(name, which, settings.of(kind.Settings, own), region, ssh)
+        ssh = settings.words("ssh", own.pop("ssh")) if "ssh" in own else None
+        found = settings.of(kind.Settings, own)
+        # A hypervisor's own address (libvirt's URI) may say how the host is reached.
+        return Host(name, which, found, region, getattr(found, "ssh", ()) if ssh is None else ssh)
     except UsageError as fault:
         raise InventoryError(f"{where}: {fault.message}", hint=fault.hint) from None
     except ValueError as fault:
