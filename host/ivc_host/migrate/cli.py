@@ -192,6 +192,8 @@ def attach(
 
 async def _attach(region: str | None, here: Hypervisor, machine: Machine) -> str:
     name, host = machine.name, here.host
+    if not here.capabilities.regions:
+        raise MigrateError(f"{name} on {host.name}: guests there share memory without a device")
     path = region or host.region
     if path is None:
         raise UsageError(f"which region is {name} to have?", hint="name its file with --region")
