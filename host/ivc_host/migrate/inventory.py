@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,23 @@ def _hosts(path: str, data: dict[str, Any]) -> dict[str, Host]:
     tables = data.get("hosts")
     if not isinstance(tables, dict) or not tables or len(data) != 1:
         raise InventoryError(f"inventory {path}: needs tables [hosts.NAME] and nothing else")
-    return {name: _host(f"inventory {path}: [hosts.{name}]", name, table)
-            for name, table in tables.items()}  # fmt: skip
+    hosts = {name: _host(f"inventory {path}: [hosts.{name}]", name, table)
+             for name, table in tables.items()}  # fmt: skip
+    _check_twice(path, hosts.values())
+    return hosts
+
+
+def _check_twice(path: str, hosts: Iterable[Host]) -> None:
+    """A host by two names would have each of its machines twice, and be its own spare."""
+    first: dict[tuple[object, ...], str] = {}
+    for host in hosts:
+        # Several on this machine are a lab; each has sockets of its own.
+        other = first.setdefault((host.ssh, host.hypervisor, host.settings), host.name)
+        if other != host.name:
+            raise InventoryError(
+                f"inventory {path}: {other} and {host.name} are one host, reached in the same way",
+                hint="remove one of them",
+            )
 
 
 #: Of a host with any hypervisor; the first chooses which others there are.
