@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from ivc_host.health import registry, round
 from ivc_host.health.contract import Context, HealthError, Level, Options, Reading, Source
 from ivc_host.health.hostfiles import HostError, HostFiles
@@ -514,7 +513,8 @@ def test_what_is_kept(tmp_path: Path, past: PastFile) -> None:
     ask = ("a", "edac", "m/0")
     assert [past.value_before(*ask, at) for at in (-1, 0, 150, 250, 999)] == [5, 5, 5, 6, 9]
     assert past.value_before("b", "edac", "m/0", 9) is None
-    assert past.bad_items("a", "edac") == ["m/0"] and past.bad_items("a", "file") == []
+    assert [one.item for one in past.last("a", "edac")] == ["m/0"]
+    assert past.last("a", "file") == []
     # Two days later one value before them is enough.
     past.take([Reading("a", "edac", "m/0", OK, "", 10, at=500000)], rules)
     assert past.value_before(*ask, 400000) == 9 and past.value_before(*ask, 250) == 9
@@ -549,7 +549,7 @@ def test_a_state_file_that_cannot_be_used(tmp_path: Path) -> None:
         ("[sources.x]", "sources.x: there is no source x; known: aer, "),
         ("[sources.edac]\nx = 1", "sources.edac.x: no such key; it may have corrected_per_hour, timeout"),
         ("[sources.edac]\ncorrected_per_hour = -1", "sources.edac.corrected_per_hour: input should be"),
-        ("[load]\nsource = 'x'", "load.source: there is no source x; known: proc"),
+        ("[load]\nsource = 'x'", "load.source: there is no source x; known: prom"),
         ("[load.options]\nx = 1", "load.options.x: no such key; it may have timeout"),
         ("= 1", "not TOML: "),
     ],

@@ -19,14 +19,16 @@ from rich.table import Table
 
 from ..errors import UsageError
 from ..migrate import inventory
+from . import alerts, machines, registry, round, settings, spares
 from . import judge as judging
-from . import machines, registry, round, settings, spares
+from . import webhook as webhooks
 from .contract import Context, Level, Reading, Source
 from .hostfiles import HostFiles, opened
 from .judge import HostState, Rule
 from .load import Load, LoadContext, LoadSource
 from .past import PastFile, file_for
 from .settings import Settings
+from .sources.webhook import WebhookSource
 from .spares import SpareRule, Verdict
 
 app = typer.Typer(
@@ -48,6 +50,7 @@ Name = Annotated[str | None, typer.Argument(metavar="[HOST]", help="Only this ho
 #: Exit status by the worst level.
 _EXITS = {Level.OK: 0, Level.FAILING: 3, Level.WARNING: 4, Level.UNKNOWN: 5}
 _NO_SPARE = 3
+_TURN_SECONDS = 0.5
 _COLOURS = {
     Level.OK: "green", Level.FAILING: "bold red", Level.WARNING: "yellow", Level.UNKNOWN: "dim",
 }  # fmt: skip
@@ -320,3 +323,44 @@ def clear(
 
     asyncio.run(work())
     print(f"{host} is judged anew by its next readings")
+
+
+@app.command()
+def webhook(
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS:PORT", help="Where Alertmanager sends its alerts.")
+    ] = "127.0.0.1:9095",
+    inventory_path: InventoryOption = None,
+    lab: Lab = None,
+    config: Config = None,
+) -> None:
+    """Take alerts that Alertmanager sends, for the source 'webhook', until it is interrupted."""
+    where = webhooks.address(listen)
+
+    async def work() -> None:
+        async with _guard(inventory_path, lab, config) as guard:
+            source = next((one for one in guard.sources if isinstance(one, WebhookSource)), None)
+            if source is None:
+                raise UsageError(
+                    "the source webhook is not asked, so what is sent would count for nothing",
+                    hint="put the line [sources.webhook] into guard.toml",
+                )
+            token_file = source.options.token_file
+            token = settings.secret(token_file, "sources.webhook") if token_file else ""
+            with webhooks.server(where, token, lambda sent: _taken(guard, source, sent)) as server:
+                host, port = server.server_address[:2]
+                print(f"listening on {host!s}:{port}", flush=True)
+                server.timeout = _TURN_SECONDS
+                while True:
+                    server.handle_request()
+                    await asyncio.sleep(0)  # Ctrl-C is heard here
+
+    asyncio.run(work())
+
+
+def _taken(guard: Guard, source: WebhookSource, sent: Sequence[Any]) -> str:
+    """Fold in what was sent; in words, what was new to us."""
+    source.context.at = time.time()
+    guard.states(source.taken(guard.hosts, sent))
+    new = alerts.readings(source, source.options, guard.hosts, sent).values()
+    return "; ".join(f"{one.host}: {one.item}: {one.level}: {one.text}" for one in new)

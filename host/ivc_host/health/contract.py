@@ -68,8 +68,8 @@ class Past(Protocol):
     def value_before(self, host: str, source: str, item: str, at: float) -> float | None:
         """The item's value at that time, or its first one when that is later; None: there is none."""
 
-    def bad_items(self, host: str, source: str) -> list[str]:
-        """The items of that source whose last reading was a warning or worse."""
+    def last(self, host: str, source: str) -> list[Reading]:
+        """What that source last said that was a warning or worse."""
 
 
 class Options(BaseModel):

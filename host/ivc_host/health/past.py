@@ -81,9 +81,9 @@ class PastFile:
         ) or self._rows(f"SELECT value {which} ORDER BY at LIMIT 1", host, source, item)
         return rows[0][0] if rows else None
 
-    def bad_items(self, host: str, source: str) -> list[str]:
+    def last(self, host: str, source: str) -> list[Reading]:
         return [
-            key.item
+            Reading(host, source, key.item, state.said, state.text, at=state.at)
             for key, state in self.states().items()
             if key.host == host and key.source == source and state.said.rank > Level.OK.rank
         ]
