@@ -413,3 +413,100 @@ def test_servers_that_are_not_there(past: PastFile) -> None:
         assert "no answer" in found["a", ""].text
     found = said("prometheus", [host()], past, url="ftp://x")
     assert found["a", ""].level is UNKNOWN
+
+
+_IPMI = """
+name "guard"
+set_working_mc 0x20
+  startlan 1
+    addr 127.0.0.1 {port}
+    priv_limit admin
+    allowed_auths_admin none md2 md5 straight
+    guid a123456789abcdefa123456789abcdef
+  endlan
+  user 2 true "ivc" "geheim" admin 10 none md2 md5 straight
+"""
+#: A controller with a temperature, which is not critical from 0x70, critical from 0x90 on.
+_CONTROLLER = """
+mc_setbmc 0x20
+mc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02
+sel_enable 0x20 1000 0x0a
+sensor_add 0x20 0 1 0x01 0x01
+sensor_set_value 0x20 0 1 0x30 0
+sensor_set_threshold 0x20 0 1 settable 111000 0xa0 0x90 0x70 0 0 0
+sensor_set_event_support 0x20 0 1 enable scanning per-state {0} {0} {0} {0}
+main_sdr_add 0x20 0 0 0x51 0x01 0x30 0x20 0 1 3 1 0x7f 0x68 1 1 0x80 0x0a 0x80 0x0a 0x38 0x38 \
+0 1 0 0 1 0 0 0 0 0 0 0x60 0xb0 0 0xff 0 0xa0 0x90 0x70 0 0 0 0 0 0 0 0 0xc5 0x54 0x65 0x6d 0x70 0x31
+mc_enable 0x20
+""".format("000101010000000")
+
+
+@dataclass
+class Controller:
+    """OpenIPMI's simulator."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[str]
+
+    def do(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def host(self, password: str = "geheim") -> HostFiles:
+        (self.folder / "password").write_text(f"{password}\n")
+        return host(bmc={"ipmi": f"127.0.0.1:{self.port}", "ipmi_cipher": 3, "user": "ivc",
+                         "password_file": str(self.folder / "password")})  # fmt: skip
+
+    def ask(self, *words: str) -> bool:
+        known = f"-C 3 -R 1 -N 1 -I lanplus -H 127.0.0.1 -p {self.port} -U ivc -P geheim".split()
+        command = ["ipmitool", *known, *words]
+        return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    port = free_port(socket.SOCK_DGRAM)
+    (tmp_path / "lan.conf").write_text(_IPMI.format(port=port))
+    (tmp_path / "controller").write_text(_CONTROLLER)
+    (tmp_path / "state").mkdir()
+    words = ["ipmi_sim", "-c", "lan.conf", "-f", "controller", "-s", "state"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True
+        )
+    try:
+        one = Controller(tmp_path, port, process)
+        until(lambda: one.ask("mc", "info"), "ipmi_sim")
+        yield one
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@needs("ipmi_sim", "ipmitool")
+def test_ipmi(controller: Controller, past: PastFile) -> None:
+    def ask() -> dict[str, Reading]:
+        return {item: one for (_, item), one in
+                said("ipmi", [controller.host()], past, timeout=20).items()}  # fmt: skip
+
+    found = ask()
+    assert (found["temperature/Temp1"].level, found["temperature/Temp1"].value) == (OK, 48)
+    assert found["log/sel"].level is UNKNOWN  # nobody has set its clock
+    assert controller.ask("sel", "time", "set", "now")
+    assert ask()["log/sel"].level is OK
+    controller.do("sensor_set_value 0x20 0 1 0x75 0")
+    assert until(lambda: (one := ask()["temperature/Temp1"]).level is WARNING and one, "warm")
+    controller.do("sensor_set_value 0x20 0 1 0x95 0")
+    hot = until(lambda: (one := ask()["temperature/Temp1"]).level is FAILING and one, "hot")
+    assert hot.text.startswith("149 degrees C, beyond its limit (")
+    controller.do("sel_add 0x20 0x02 0 0 0 0 0x20 0 4 0x0c 5 0x6f 0xa1 0xff 0xff")
+    event = until(lambda: (one := ask()["log/sel"]).level is FAILING and one, "the event")
+    assert event.text == "Memory #0x05 Uncorrectable ECC Asserted"
+
+
+@needs("ipmi_sim", "ipmitool")
+def test_ipmi_that_does_not_let_us_in(controller: Controller, past: PastFile) -> None:
+    found = said("ipmi", [controller.host(password="falsch")], past)
+    assert found["a", ""].level is UNKNOWN and "Unable to establish" in found["a", ""].text

@@ -31,6 +31,8 @@ class Bmc(_Table):
 
     #: IPMI over LAN, "ADDRESS" or "ADDRESS:PORT".
     ipmi: str = ""
+    #: The cipher suite of IPMI 2.0; None: what ipmitool agrees on with it, which old ones cannot.
+    ipmi_cipher: int | None = Field(default=None, ge=0, le=17)
     #: Redfish, "https://ADDRESS".
     redfish: str = ""
     user: str = ""
