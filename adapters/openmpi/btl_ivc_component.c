@@ -7,6 +7,7 @@
  */
 #include "btl_ivc.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -211,30 +212,24 @@ static bool is_set(const char *name)
         && source != MCA_BASE_VAR_SOURCE_DEFAULT;
 }
 
-/* Brings one limit into [low, high]; says so when it was a person's wish. */
-static void limit_clamp(const char *name, size_t *limit, size_t low, size_t high)
+/* Brings what a parameter asks for into [low, high], and says so when it was a person's wish; `see`: where the bounds
+ * come from. */
+static long long clamp(const char *name, long long asked, long long low, long long high, const char *see)
 {
-    size_t asked = *limit;
+    long long used = asked < low ? low : asked > high ? high : asked;
 
-    if (asked >= low && asked <= high)
-        return;
-    *limit = asked < low ? low : high;
-    if (is_set(name))
-        ivc_btl_say(name, "btl_ivc_%s %zu is outside of %zu to %zu (see IVC_CHUNK_SIZE); %zu is used",
-                    name, asked, low, high, *limit);
+    if (used != asked && is_set(name))
+        ivc_btl_say(name, "btl_ivc_%s %lld is outside of %lld to %lld (see %s); %lld is used", name, asked, low, high,
+                    see, used);
+    return used;
 }
 
-/* Brings one number of descriptors into [low, high]; says so when it was a person's wish. */
-static void items_clamp(const char *name, int *items, int low, int high)
+/* Bytes; those of Open MPI's own parameters have this type. */
+static void limit_clamp(const char *name, size_t *limit, size_t low, size_t high)
 {
-    int asked = *items;
+    size_t asked = *limit < SSIZE_MAX ? *limit : SSIZE_MAX;
 
-    if (asked >= low && asked <= high)
-        return;
-    *items = asked < low ? low : high;
-    if (is_set(name))
-        ivc_btl_say(name, "btl_ivc_%s %d is outside of %d to %d (see btl_ivc_free_list_max); %d is used",
-                    name, asked, low, high, *items);
+    *limit = (size_t) clamp(name, (long long) asked, (long long) low, (long long) high, "IVC_CHUNK_SIZE");
 }
 
 /* With several threads there is no limit, for the same reason for which no queue is full then (btl_ivc_queue.c). */
@@ -250,8 +245,8 @@ static void free_lists_check(bool threads)
         ivc_btl_say("free_list_max", "btl_ivc_free_list_max %d %s; there is no limit", asked,
                     asked < 1 ? "is neither 1 or more, nor -1" : "is not for MPI_THREAD_MULTIPLE");
     most = c->free_list_max > 0 && c->free_list_max < AT_ONCE_MAX ? c->free_list_max : AT_ONCE_MAX;
-    items_clamp("free_list_num", &c->free_list_num, 0, most);
-    items_clamp("free_list_inc", &c->free_list_inc, 1, most);
+    c->free_list_num = (int) clamp("free_list_num", c->free_list_num, 0, most, "btl_ivc_free_list_max");
+    c->free_list_inc = (int) clamp("free_list_inc", c->free_list_inc, 1, most, "btl_ivc_free_list_max");
 }
 
 static void limits_check(struct ivc_btl_module *m, bool crowded)
