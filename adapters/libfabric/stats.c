@@ -46,17 +46,6 @@ void ivc_fi_describe_self(const struct ivc_fi_ep *ep, char *ret_text, size_t siz
     snprintf(ret_text, size, "%s on host %.64s, endpoint %016" PRIx64, process, host, ivc_address_id(&address));
 }
 
-/* Of one that is not reached through memory: why. */
-static void tell_why(const struct ivc_fi_ep *ep, const struct ivc_peer *peer, char *ret_text, size_t size)
-{
-    char why[480];
-    enum ivc_path_reason reason = ivc_peer_path_reason(ep->endpoint, peer, why, sizeof why);
-
-    *ret_text = '\0';
-    if (reason != IVC_PATH_REASON_SHARED && reason != IVC_PATH_REASON_GONE)
-        snprintf(ret_text, size, "; not by memory: %s", why);
-}
-
 void ivc_fi_stats_print(const struct ivc_fi_ep *ep)
 {
     char self[IVC_FI_SELF_MAX];
@@ -71,7 +60,7 @@ void ivc_fi_stats_print(const struct ivc_fi_ep *ep)
         ivc_peer_stats(peer->peer, &s);
         if (s.read_bytes > 0)
             snprintf(in_place, sizeof in_place, ", read in place %" PRIu64 " bytes", s.read_bytes);
-        tell_why(ep, peer->peer, why, sizeof why);
+        ivc_peer_tell_why(ep->endpoint, peer->peer, why, sizeof why);
         /* One call for a line: stderr has no buffer, so the lines of several ranks do not mix. */
         fprintf(stderr, "ivc: %s, peer endpoint %016" PRIx64 ": memory: sent %" PRIu64 " packets %" PRIu64 " bytes, received %" PRIu64
                 " packets %" PRIu64 " bytes, full %" PRIu64 "%s; network: sent %" PRIu64

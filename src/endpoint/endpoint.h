@@ -168,6 +168,8 @@ enum ivc_path_reason {
 };
 enum ivc_path_reason ivc_peer_path_reason(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer,
                                           char *ret_text, size_t size);
+/* For a line of statistics: "; not by memory: WHY", or "" of one that memory leads to, or that is gone. */
+void ivc_peer_tell_why(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer, char *ret_text, size_t size);
 enum ivc_path_reason ivc_endpoint_path_reason(struct ivc_endpoint *endpoint, const struct ivc_address *address,
                                               char *ret_text, size_t size);
 

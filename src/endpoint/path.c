@@ -73,6 +73,16 @@ enum ivc_path_reason ivc_peer_path_reason(const struct ivc_endpoint *endpoint, c
     return reason;
 }
 
+void ivc_peer_tell_why(const struct ivc_endpoint *endpoint, const struct ivc_peer *peer, char *ret_text, size_t size)
+{
+    char why[480];
+    enum ivc_path_reason reason = ivc_peer_path_reason(endpoint, peer, why, sizeof why);
+
+    *ret_text = '\0';
+    if (reason != IVC_PATH_REASON_SHARED && reason != IVC_PATH_REASON_GONE)
+        snprintf(ret_text, size, "; not by memory: %s", why);
+}
+
 enum ivc_path_reason ivc_endpoint_path_reason(struct ivc_endpoint *endpoint, const struct ivc_address *address,
                                               char *ret_text, size_t size)
 {
