@@ -245,6 +245,16 @@ def _plugin_windows(run: Run, where: Path) -> None:
             done = _two_nodes(run, ranks, words, {**env, **more_env})
             good = done.returncode == 0 and "windows: ok" in done.stdout
             run.check(f"windows between nodes, by {label}, {ranks} ranks", good, done.stdout)
+    why = "; not by memory: this process has no region"
+    run.check("the statistics say why not by memory", done.stdout.count(why) == 4 * 3, done.stdout)
+    cure = "^ucx,rdma"
+    words = [program("windows"), "--iterations", "10", "--kinds", "dynamic"]
+    done = _two_nodes(run, 2, words, env)
+    said = done.returncode != 0 and f"try --mca osc {cure}" in done.stdout
+    run.check("a dynamic window between nodes ends the job, with the cure", said, done.stdout)
+    done = _two_nodes(run, 2, words, {**env, "OMPI_MCA_osc": cure})
+    good = done.returncode == 0 and "windows: ok" in done.stdout
+    run.check(f"dynamic windows between nodes with osc {cure}", good, done.stdout)
 
 
 def _lent(run: Run, where: Path) -> None:
