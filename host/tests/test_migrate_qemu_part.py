@@ -78,7 +78,7 @@ def test_times_of_a_story() -> None:
     said = part.times(part.Story("MPI", [], steps=[_step(0.2), _step(0.4)]))
     assert "downtime 120/120" in said
     assert "suspend 10/10" in said
-    assert "attach_to_first_message 400/400" in said
+    assert "attach_to_first_message 200/400" in said
 
 
 def test_the_environment_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from .. import paths
+from .. import paths, stats
 from ..errors import IvcError, MissingError
 from ..matrix import mpis, programs
 from ..matrix.mpis import Mpi
@@ -252,11 +252,6 @@ def run_job(
             _end(job)
 
 
-def _percentile(values: Sequence[float], part: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
-
-
 def _bytes(said: str) -> tuple[int, int]:
     found = _STATS.findall(said)
     return sum(int(one) for one, _ in found), sum(int(one) for _, one in found)
@@ -297,9 +292,8 @@ def _job(run: Run, way: Way, seed: int) -> None:
         said = log.read_text(errors="replace")
     run.log(f"$ {shlex.join(words)}\n{said}\n(exit {code})\n{moves}")
     run.log(
-        f"{way.key}: seed {seed}, {moves.answered} moves, answers after"
-        f" p50 {_percentile(moves.seconds, 0.5) * 1e3:.1f} ms,"
-        f" p99 {_percentile(moves.seconds, 0.99) * 1e3:.1f} ms"
+        f"{way.key}: seed {seed}, {moves.answered} moves, answers after "
+        + ", ".join(f"p{part} {stats.percentile(moves.seconds or [0.0], part) * 1e3:.1f} ms" for part in (50, 99))
     )
     what = f"{way.mpi.label}, {_RANKS} ranks in {_GUESTS} guests"
     what += {"mpi": ", memory of the region", "heap": ", malloc() in the region"}.get(way.memory, "")

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .. import moves, paths
+from .. import moves, paths, stats
 from ..bench import trace
 from ..errors import IvcError, MissingError, UsageError
 from ..lab import lab as labs
@@ -326,11 +326,6 @@ def _job(stage: Stage, one: mpis.Mpi, wanted: Plan) -> Story:
     return story
 
 
-def _percentile(values: Sequence[float], part: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
-
-
 def times(story: Story) -> str:
     """One line about each kind of time: the median and the worst."""
     kinds: dict[str, list[float]] = {}
@@ -339,7 +334,7 @@ def times(story: Story) -> str:
             if name.endswith("_s") and name != "clock_error_s" and value is not None:
                 kinds.setdefault(name.removesuffix("_s"), []).append(float(value))
     return ", ".join(
-        f"{name} {_percentile(values, 0.5) * 1e3:.0f}/{max(values) * 1e3:.0f}"
+        f"{name} {stats.percentile(values, 50) * 1e3:.0f}/{max(values) * 1e3:.0f}"
         for name, values in kinds.items()
     )
 
