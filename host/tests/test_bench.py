@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ivc_host import outputs, paths
+from ivc_host import outputs, paths, stats
 from ivc_host.bench import (
     apps,
     cli,
@@ -38,7 +38,7 @@ from ivc_host.bench import (
     wake,
     xen,
 )
-from ivc_host.bench.compare import Ratio, Sample, Session, ratio
+from ivc_host.bench.compare import Ratio, Sample, Session, comparisons, dicts, ratio, series
 from ivc_host.bench.floor import Floor
 from ivc_host.bench.progress import Steps
 from ivc_host.bench.summary import rows
@@ -154,7 +154,7 @@ def test_one_freak_is_not_the_best_floor() -> None:
 
 
 def a_ratio(median: float) -> Ratio:
-    return Ratio(median, median, median, median, median, 1.0, 1.0, 3, 0, "near")
+    return Ratio(median, median, median, median, median, 1.0, 1.0, 3, 0, "near", stats.compare([median], [1.0]))
 
 
 def at(latency_us: float, side: str, number: int, value: float) -> Sample:
@@ -986,6 +986,77 @@ def test_quick_changes_only_what_was_not_said(
     assert seen == [["--test", "latency", "--sizes", asked[0], "--seconds", asked[1]], rounds]
 
 
+def measured(sides: dict[str, list[float]], sizes: Sequence[int] = (8,)) -> list[Sample]:
+    """Samples of near rounds; each size takes as many times as long as the first one."""
+    return [
+        Sample(side, number, NEAR, NEAR, [record(size=size, typical_us=value * (1 + at)) for at, size in enumerate(sizes)], "near")
+        for side, values in sides.items()
+        for number, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def rounds_of(level: float, scatter: float = 0.01) -> list[float]:
+    """Fifteen rounds around a level, high and low ones mixed."""
+    order = (7, 2, 12, 9, 4, 14, 0, 6, 11, 1, 8, 13, 5, 3, 10)
+    return [level * (1 + scatter * (one - 7) / 7) for one in order]
+
+
+def test_sides_of_one_table_are_one_family() -> None:
+    samples = measured({"a": [1.0] * 15, "b": rounds_of(1.006), "c": rounds_of(1.5)}, (8, 64, 512))
+    alone = ratio(samples, "b", "a", "latency", 8, "typical_us")
+    found = comparisons(samples, ["latency"], ["a", "b", "c"], "a")
+    assert alone is not None and list(found) == [("latency", side, size) for size in (8, 64, 512) for side in "bc"]
+    # Alone it would be said to be slower; beside five others not.
+    together = found["latency", "b", 8].comparison
+    assert alone.comparison.verdict("b", "a") == "a faster" and together.verdict("b", "a") == "no difference"
+    assert found["latency", "c", 8].comparison.verdict("c", "a") == "a faster"
+    assert json.loads(json.dumps(dicts(found, "a")))[0]["comparison"]["outcome"] == "no difference"
+
+
+def test_more_messages_are_the_better_side() -> None:
+    samples = [
+        Sample(side, number, NEAR, NEAR, [record("rate", typical_us=1.0, messages_s=value)], "near")
+        for side, level in (("a", 1.0), ("b", 2.0))
+        for number, value in enumerate(rounds_of(level))
+    ]
+    assert comparisons(samples, ["rate"], ["a", "b"], "a")["rate", "b", 8].comparison.verdict("b", "a") == "b faster"
+
+
+def test_a_bound_within_the_interval_is_within_the_noise(monkeypatch: pytest.MonkeyPatch, judge: gate.Gate) -> None:
+    def line(level: float) -> str:
+        ours = [[record(typical_us=value)] for value in rounds_of(level, 0.05)]
+        found = judged(monkeypatch, judge, "wait-own", ours=ours, reference=[[record()]] * 15)
+        return report.verdict_line(found["wait-own"])
+
+    assert line(1.04).endswith("bound <= 1.05 (within the noise): pass")
+    assert line(1.06).endswith("bound <= 1.05 (within the noise): FAIL")
+    assert line(0.9).endswith("bound <= 1.05: pass") and ", 95% 0.88 .. 0.93, bound" in line(0.9)
+
+
+def test_a_file_is_compared_again(tmp_path: Path) -> None:
+    samples = measured({"vader": rounds_of(1.0), "ivc": [0.9 * value for value in rounds_of(1.0)]})
+    file = tmp_path / "out.json"
+    file.write_text(json.dumps({"schema": "ivc-bench-1", "samples": [one.as_dict() for one in samples]}))
+    done = subprocess.run(
+        [sys.executable, "-m", "ivc_host", "bench", "compare", str(file)],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "120"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "latency: ivc / vader" in done.stdout and "0.90 .. 0.90" in done.stdout and "ivc faster" in done.stdout
+    assert "no difference in 2 of 2 rows" in " ".join(done.stdout.split())
+    for data, said in (({"schema": "ivc-wake-1"}, "no samples that can be compared"), ([1], "no samples that can"),
+                       ({"schema": "ivc-bench-1", "samples": [{}]}, "not as ivc bench writes it: KeyError")):  # fmt: skip
+        file.write_text(json.dumps(data))
+        bad = ivc("bench", "compare", str(file))
+        assert bad.returncode == 2 and said in bad.stderr and len(bad.stderr.splitlines()) == 1
+
+
+def test_a_side_is_looked_at_in_one_state() -> None:
+    samples = measured({"a": [1.0, 2.0, 3.0]})
+    samples[1].state = "far"
+    assert series(samples, ["latency"], ["a"]) == {("latency", "a", 8): [1.0, 3.0]}
+
+
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     built("bench_mpi")
     needs_mpirun()
@@ -1022,6 +1093,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         (["run", "--output", "/"], "--output /"),
         (["apps", "--output", "/proc/x"], "cannot write /proc/x.json"),
         (["run", "--lab", "nosuchlab"], "no lab named nosuchlab"),
+        (["compare", "/nonexistent/x.json"], "cannot read /nonexistent/x.json"),
+        (["compare", __file__], "is no JSON"),
         (["run", "--sizes", "foo"], "sizes 'foo'; write them like 8,64K or 0-4M"),
         (["run", "--sizes", "8,"], "sizes '8,'"),
         (["run", "--sizes", "4M-8"], "sizes '4M-8'"),

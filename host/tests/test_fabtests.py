@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ivc_host import stats
 from ivc_host.bench.targets import Target
 from ivc_host.errors import MissingError, UsageError
 from ivc_host.fabtests import check, reasons, sets, source
@@ -170,7 +171,7 @@ def test_a_bound_in_microseconds() -> None:
 
     def ratio(ours: float, reference: float) -> Ratio:
         one = ours / reference
-        return Ratio(one, one, one, one, one, ours, reference, 1, 0, "near")
+        return Ratio(one, one, one, one, one, ours, reference, 1, 0, "near", stats.compare([ours], [reference]))
 
     target = Target("k", "t", "a", "b", "latency", 8, "typical_us", None, extra_us=1.0)
     assert target.bound_text() == "<= +1 us" and not target.reported_only

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from rich.table import Table
 
+from ivc_host import stats
 from ivc_host.bench import apps, demo_report, many, report
-from ivc_host.bench.compare import Ratio, Sample, ratio
+from ivc_host.bench.compare import Ratio, Sample, comparisons, ratio
 from ivc_host.bench.floor import Floor
 from ivc_host.bench.gate import PASSED, Verdict
 from ivc_host.bench.targets import TARGETS
@@ -58,10 +59,12 @@ def test_the_two_ratios_of_these_samples_differ() -> None:
 
 @pytest.mark.parametrize("test", sorted(report.TITLES))
 def test_bench(test: str) -> None:
-    table = report.table(test, _samples([test], "ivc", "tcp"), ["tcp", "ivc"], "tcp")
+    samples = _samples([test], "ivc", "tcp")
+    compared = comparisons(samples, [test], ["tcp", "ivc"], "tcp")
+    table = report.table(test, samples, ["tcp", "ivc"], "tcp", compared)
     ((_, theirs, ours, shown),) = _cells(table)
     assert _number(shown) == quotient_text(_first(ours), _first(theirs)) == "2.00"
-    assert shown.splitlines()[1] == "(0.80: 0.50 .. 4.50)"
+    assert shown.splitlines()[1:] == ["(0.80: 0.50 .. 4.50)", "no difference"]
 
 
 @pytest.mark.parametrize(("test", "times", "paired"), [("latency", "0.50", "1.25"), ("bandwidth", "2.00", "0.80")])
@@ -106,13 +109,13 @@ def test_applications() -> None:
     table = report.apps_table(apps.Results([app], [apps.NATIVE, apps.GUESTS_IVC], session))
     ((_, native, ours),) = _cells(table)
     assert _number(ours.splitlines()[1]) == quotient_text(_first(ours), _first(native)) == "2.00"
-    assert "(0.80: 0.50 .. 4.50)" in ours
+    assert "(0.80: 0.50 .. 4.50) no difference" in ours
 
 
 @pytest.mark.parametrize("metric", ["typical_us", "MB_s", "seconds"])
 def test_gate_and_xen(metric: str) -> None:
     target = next(one for one in TARGETS if one.metric == metric)
-    found = Ratio(0.8, 0.5, 4.5, 0.6, 2.0, 4.0, 2.0, 3, 0, "near")
+    found = Ratio(0.8, 0.5, 4.5, 0.6, 2.0, 4.0, 2.0, 3, 0, "near", stats.compare(_OURS, _THEIRS))
     line = report.verdict_line(Verdict(target, PASSED, found))
     shown = re.search(r": (\S+ \S+), reference (\S+ \S+), ratio (\S+), by rounds 0.80 \(0.50", line)
     assert shown and shown[3] == quotient_text(shown[1], shown[2]) == "2.00"

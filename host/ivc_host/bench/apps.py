@@ -17,7 +17,7 @@ from pathlib import Path
 from ..errors import MissingError
 from ..lab import lab as labs
 from . import floor, lammps, places, programs
-from .compare import CHECK, Ratio, Sample, Session, Side, Tell, ratio
+from .compare import CHECK, Key, Ratio, Sample, Session, Side, Tell, comparisons, dicts
 from .places import PATHS, Guests, Host, MpiPath, Place
 from .programs import BenchError, Record
 from .progress import Steps
@@ -229,13 +229,14 @@ class Results:
         found = (one.value(part, SIZE, figure) for one in self.samples if one.side == side)
         return [value for value in found if value is not None]
 
-    def ratio(self, side: str, part: str) -> Ratio | None:
+    def comparisons(self) -> dict[Key, Ratio]:
         """To the processes of this host, round by round."""
-        return ratio(self.samples, side, NATIVE, part, SIZE, "seconds")
+        return comparisons(self.samples, self.parts(), self.sides, NATIVE)
 
     def as_dict(self) -> dict[str, object]:
         return {
             "sides": list(self.sides),
+            "comparisons": dicts(self.comparisons(), NATIVE),
             "samples": [sample.as_dict() for sample in self.samples],
         }
 
@@ -306,11 +307,11 @@ def draw(path: Path, results: Results, title: str) -> None:
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    parts = results.parts()
+    parts, compared = results.parts(), results.comparisons()
     others = [side for side in results.sides if side != NATIVE]
     width = 0.8 / len(others)
     for index, side in enumerate(others):
-        found = [results.ratio(side, part) for part in parts]
+        found = [compared.get((part, side, SIZE)) for part in parts]
         at = [number + (index - (len(others) - 1) / 2) * width for number in range(len(parts))]
         heights = [one.median if one else 0 for one in found]
         spread = [[one.median - one.low if one else 0 for one in found],

@@ -30,13 +30,14 @@ from . import (
     places,
     processors,
     report,
+    results,
     summary,
     waiting,
     wake,
     words,
     xen,
 )
-from .compare import Session, Side
+from .compare import Key, Ratio, Session, Side, comparisons, dicts, series
 from .places import PATHS, Guests, Host, Place
 from .progress import Steps
 from .targets import TARGETS
@@ -161,8 +162,13 @@ def run(
 def _write(session: Session, keys: list[str], names: list[str], where: str, output: Path) -> None:
     session.classify()
     console = Console()
+    compared: dict[Key, Ratio] = {}
     for test in names:
-        console.print(report.table(test, session.samples, keys, keys[0]))
+        found = comparisons(session.samples, [test], keys, keys[0])
+        console.print(report.table(test, session.samples, keys, keys[0], found))
+        compared |= found
+    if len(keys) > 1:
+        console.print(report.CAPTION, highlight=False)
     best = floor.best(session.floors)
     console.print(
         f"bare machine: cache line one way {words.time_text(best.latency_us)}, "
@@ -176,6 +182,7 @@ def _write(session: Session, keys: list[str], names: list[str], where: str, outp
         "reference": keys[0],
         "floor": best.as_dict(),
         "results": [row.as_dict() for row in rows],
+        "comparisons": dicts(compared, keys[0]),
         "samples": [sample.as_dict() for sample in session.samples],
     }
     labels = {key: PATHS[key].label if key in PATHS else key for key in keys}
@@ -215,6 +222,27 @@ def _files(
     files[0].write_text(json.dumps({**head, **data}, indent=1) + "\n")
     draw(files[1])
     return f"written: {files[0]}, {files[1]}"
+
+
+@app.command("compare")
+def compare_command(
+    file: Annotated[Path, typer.Argument(help="What `ivc bench run` or `ivc bench apps` has written (.json).")],
+    sides: Annotated[
+        str | None, typer.Option(help="Sides to compare, the first is the reference (default: those of the run).")
+    ] = None,
+) -> None:
+    """Compare the sides of a run that is over: interval, probability, verdict, and what could have been seen."""
+    found = results.read(file)
+    names = _choice(sides, found.sides, "side") if sides else found.sides
+    if len(names) < 2:
+        raise UsageError(f"{file} has one side to compare: {', '.join(names)}", hint="give two: --sides A,B")
+    console = Console(highlight=False)
+    for test in found.tests:
+        compared = comparisons(found.samples, [test], names, names[0])
+        for side in names[1:]:
+            console.print(report.comparison_table(test, side, names[0], compared))
+    console.print(report.noise_line(series(found.samples, found.tests, names)))
+    console.print(report.state_line(found.samples))
 
 
 @app.command("many")
@@ -273,16 +301,17 @@ def apps_command(
     with ExitStack() as stack:
         steps = stack.enter_context(Steps(len(chosen) * rounds * len(names)))
         pair = processors.choose(cpus)
-        results = apps.compare(chosen, names, guests, hypervisor, rounds, pair, steps, stack)
+        measured = apps.compare(chosen, names, guests, hypervisor, rounds, pair, steps, stack)
     console = Console()
-    console.print(report.apps_table(results))
-    console.print(report.state_line(results.samples))
+    console.print(report.apps_table(measured))
+    console.print(report.CAPTION, highlight=False)
+    console.print(report.state_line(measured.samples))
     described = machine.describe()
 
     def draw(path: Path) -> None:
-        apps.draw(path, results, f"{guests} ranks: {machine.line(described)}")
+        apps.draw(path, measured, f"{guests} ranks: {machine.line(described)}")
 
-    data = {"guests": guests, "hypervisor": hypervisor, **results.as_dict()}
+    data = {"guests": guests, "hypervisor": hypervisor, **measured.as_dict()}
     console.print(_files(output, "ivc-apps-1", described, data, draw))
 
 
@@ -340,19 +369,19 @@ def xen_command(
             found = stack.enter_context(
                 labs.up(f"xen-{os.getpid()}", 2, hypervisor, region_size=None, progress=steps)
             )
-        results = xen.compare(found, cpus, rounds, seconds, steps)
+        measured = xen.compare(found, cpus, rounds, seconds, steps)
         guests = found.guest_description()
-    for table in report.xen_tables(results):
+    for table in report.xen_tables(measured):
         console.print(table)
-    for verdict in results.verdicts():
+    for verdict in measured.verdicts():
         console.print(report.verdict_line(verdict), style=report.style(verdict.outcome))
-    console.print(report.state_line(results.samples))
+    console.print(report.state_line(measured.samples))
     console.print(f"guests: {guests}")
     described = machine.describe()
-    data = {"guests": guests, "rounds": rounds, "seconds": seconds, **results.as_dict()}
+    data = {"guests": guests, "rounds": rounds, "seconds": seconds, **measured.as_dict()}
 
     def draw(path: Path) -> None:
-        xen.draw(path, results, f"{guests}\n{machine.line(described)}")
+        xen.draw(path, measured, f"{guests}\n{machine.line(described)}")
 
     console.print(_files(output, "ivc-xen-1", described, data, draw))
 

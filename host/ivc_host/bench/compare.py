@@ -8,10 +8,10 @@ different times.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-import numpy as np
-
+from .. import stats
 from . import floor
 from .floor import Floor
 from .programs import Record
@@ -19,6 +19,13 @@ from .words import ratio_text
 
 #: The member of a record that is no figure: what tells whether two runs came to one result.
 CHECK = "check"
+#: Figures of which more is better; of all others, which are times, less is.
+MORE_IS_BETTER = ("MB_s", "messages_s")
+#: What tests are compared by, if not by `typical_us`. Messages rather than bytes per second, because messages of
+#: 0 bytes have those, too.
+_METRICS = dict.fromkeys(("bandwidth", "bidir", "rate", "incast"), "messages_s")
+#: What a comparison is about: test, side, size.
+Key = tuple[str, str, int]
 #: Runs one side once and returns what it measured.
 Side = Callable[[], list[Record]]
 #: What a caller hears before each sample: side, round.
@@ -54,6 +61,12 @@ class Sample:
             "records": [{k: v for k, v in one.items() if k != CHECK} for one in self.records],
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Sample:
+        """Of a file. Raises KeyError or TypeError when it is none of ours."""
+        before, after = Floor(**data["floor_before"]), Floor(**data["floor_after"])
+        return cls(data["side"], data["round"], before, after, data["records"], data["state"])
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -70,6 +83,11 @@ class Ratio:
     rounds: int
     dropped: int
     state: str
+    #: Whether there is a difference at all.
+    comparison: stats.Comparison
+
+    def as_dict(self) -> dict[str, object]:
+        return {**asdict(self), "comparison": self.comparison.as_dict()}
 
     def spread(self) -> str:
         return f"{ratio_text(self.low)} .. {ratio_text(self.high)}"
@@ -194,22 +212,28 @@ def ratio(
             if a and b:
                 pairs.append((a, b))
         if pairs:
-            a, b = np.array(pairs).T
-            ratios = a / b
             tried = {s.round for s in samples if s.side == ours and s.value(test, size, metric)}
-            return Ratio(
-                median=float(np.median(ratios)),
-                low=float(ratios.min()),
-                high=float(ratios.max()),
-                lower_quartile=float(np.percentile(ratios, 25)),
-                upper_quartile=float(np.percentile(ratios, 75)),
-                ours=float(np.median(a)),
-                reference=float(np.median(b)),
-                rounds=len(pairs),
-                dropped=len(tried) - len(pairs),
-                state=state,
-            )
+            return _ratio(pairs, len(tried) - len(pairs), state, metric)
     return None
+
+
+def _ratio(pairs: Sequence[tuple[float, float]], dropped: int, state: str, metric: str) -> Ratio:
+    ours, reference = zip(*pairs)
+    ratios = [a / b for a, b in pairs]
+    spread = stats.summary(ratios)
+    return Ratio(
+        median=spread.median,
+        low=spread.min,
+        high=spread.max,
+        lower_quartile=stats.percentile(ratios, 25),
+        upper_quartile=stats.percentile(ratios, 75),
+        ours=stats.summary(ours).median,
+        reference=stats.summary(reference).median,
+        rounds=len(pairs),
+        dropped=dropped,
+        state=state,
+        comparison=stats.compare(ours, reference, metric not in MORE_IS_BETTER),
+    )
 
 
 def _value(
@@ -219,3 +243,49 @@ def _value(
         if sample.side == side and sample.round == number:
             return sample.value(test, size, metric)
     return None
+
+
+def _metric(test: str, record: Record) -> str:
+    return "seconds" if "seconds" in record else _METRICS.get(test, "typical_us")
+
+
+def _measured(samples: Sequence[Sample], tests: Sequence[str]) -> dict[tuple[str, int], str]:
+    """Each test and size that there is, and what it is compared by; by size."""
+    found = {(one["test"], one["bytes"]): one for sample in samples for one in sample.records}
+    return {key: _metric(key[0], found[key]) for key in sorted(found, key=lambda k: k[1]) if key[0] in tests}
+
+
+def comparisons(
+    samples: Sequence[Sample], tests: Sequence[str], sides: Sequence[str], reference: str
+) -> dict[Key, Ratio]:
+    """Each side against the reference, in each test and size: one family, as the rows of a table are."""
+    found: dict[Key, Ratio] = {}
+    for (test, size), metric in _measured(samples, tests).items():
+        for side in sides:
+            one = ratio(samples, side, reference, test, size, metric) if side != reference else None
+            if one is not None:
+                found[test, side, size] = one
+    corrected = stats.family([one.comparison for one in found.values()])
+    return {key: replace(one, comparison=own) for (key, one), own in zip(found.items(), corrected)}
+
+
+def dicts(found: Mapping[Key, Ratio], reference: str) -> list[dict[str, object]]:
+    """For a file."""
+    return [
+        {"test": test, "side": side, "bytes": size, "reference": reference, **one.as_dict()}
+        for (test, side, size), one in found.items()
+    ]
+
+
+def series(samples: Sequence[Sample], tests: Sequence[str], sides: Sequence[str]) -> dict[Key, list[float]]:
+    """The figures of each side by itself, in the order of the rounds; of one state, as `comparisons` takes them."""
+    found: dict[Key, list[float]] = {}
+    for (test, size), metric in _measured(samples, tests).items():
+        for side in sides:
+            for state in floor.STATES:
+                own = [one for one in samples if one.side == side and one.state == state]
+                values = [value for one in own if (value := one.value(test, size, metric))]
+                if values:
+                    found[test, side, size] = values
+                    break
+    return found

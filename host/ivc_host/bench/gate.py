@@ -34,7 +34,7 @@ class Verdict:
 
     def as_dict(self) -> dict[str, object]:
         target = {**asdict(self.target), "bound_text": self.target.bound_text()}
-        ratio = asdict(self.ratio) if self.ratio else None
+        ratio = self.ratio.as_dict() if self.ratio else None
         return {"target": target, "outcome": self.outcome, "ratio": ratio, "reason": self.reason}
 
 

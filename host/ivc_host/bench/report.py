@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.table import Table
 
+from .. import stats
 from . import apps, gate, wake, xen
-from .compare import Ratio, Sample, ratio
+from .compare import Key, Ratio, Sample
 from .gate import Verdict
 from .programs import Record
 from .summary import Row, rows
@@ -40,9 +41,15 @@ def figure_text(row: Row) -> str:
     return rate_text(row.figures["MB_s"])
 
 
-def table(test: str, samples: Sequence[Sample], sides: Sequence[str], reference: str) -> Table:
+def table(
+    test: str,
+    samples: Sequence[Sample],
+    sides: Sequence[str],
+    reference: str,
+    compared: Mapping[Key, Ratio],
+) -> Table:
     """One test: a row per size, a column per side, and each side's ratio to the reference: by the
-    figures in the row, then the rounds' own."""
+    figures in the row, then what the rounds' own ratios say."""
     found = {(row.side, row.bytes): row for row in rows(samples) if row.test == test}
     present = [side for side in sides if any(key[0] == side for key in found)]
     out = Table(title=TITLES.get(test, test))
@@ -52,24 +59,75 @@ def table(test: str, samples: Sequence[Sample], sides: Sequence[str], reference:
     others = [side for side in present if side != reference and reference in present]
     for side in others:
         out.add_column(f"{side} / {reference}", justify="right")
-    # Messages rather than bytes per second, because messages of 0 bytes have those, too.
-    metric = "messages_s" if test in ("bandwidth", "bidir", "rate", "incast") else "typical_us"
     for size in sorted({key[1] for key in found}):
         cells = [figure_text(found[s, size]) if (s, size) in found else "-" for s in present]
         for side in others:
             both = [figure_text(found[s, size]) for s in (side, reference) if (s, size) in found]
-            one = ratio(samples, side, reference, test, size, metric)
+            one = compared.get((test, side, size))
             cells.append(_ratio_cell(both[0], both[1], one) if len(both) == 2 and one else "-")
         out.add_row(size_text(size), *cells)
     return out
 
 
 def _ratio_cell(ours: str, reference: str, one: Ratio) -> str:
-    """The quotient of two figures of the row; in brackets the rounds' ratios, with their median where it
-    is another."""
+    """The quotient of two figures of the row; in brackets the interval of the rounds' ratio, with their median where it
+    is another; and whether there is a difference."""
     quotient = quotient_text(*(text.splitlines()[0] for text in (ours, reference)))
     paired = paired_text(quotient, one.median)
-    return f"{quotient}\n({f'{paired}: ' if paired else ''}{one.spread()})"
+    found = one.comparison
+    spread = interval_text(found.interval) if found.interval else one.spread()
+    return f"{quotient}\n({f'{paired}: ' if paired else ''}{spread})\n{found.verdict('faster', 'slower')}"
+
+
+def interval_text(found: stats.Interval) -> str:
+    return f"{ratio_text(found.low)} .. {ratio_text(found.high)}"
+
+
+#: What the cells of `table` and `apps_table` mean.
+CAPTION = (
+    f"in brackets: the ratio's {stats.LEVEL:.0%} interval, or the range of fewer than {stats.LEAST_ROUNDS} rounds; "
+    f"faster, slower: P < {stats.ALPHA:g} after Holm's correction over the table"
+)
+
+
+def comparison_table(test: str, side: str, reference: str, compared: Mapping[Key, Ratio]) -> Table:
+    """One test of two sides: a row per size, with all that the statistics say."""
+    out = Table(title=f"{test}: {side} / {reference}")
+    for head in ("size", "ratio", f"{stats.LEVEL:.0%} interval", "rounds", "larger in", "P", "could see", "verdict"):
+        out.add_column(head, justify="right", no_wrap=head.endswith(("interval", "verdict")))
+    for (name, own, size), one in compared.items():
+        if (name, own) == (test, side):
+            out.add_row(size_text(size) if size else "-", *_comparison_cells(one, side, reference))
+    return out
+
+
+def _comparison_cells(one: Ratio, side: str, reference: str) -> list[str]:
+    found = one.comparison
+    state = "" if one.state == "near" else f" {one.state}"
+    return [
+        ratio_text(found.median),
+        interval_text(found.interval) if found.interval else "-",
+        f"{found.rounds}{state}",
+        f"{found.larger.share:.0%}" if found.larger else "-",
+        "-" if found.p is None else "<0.001" if found.p < 0.001 else f"{found.p:.2g}",
+        f"{found.resolvable:.1%}" if found.resolvable is not None else "-",
+        found.verdict(side, reference),
+    ]
+
+
+def noise_line(series: Mapping[Key, Sequence[float]]) -> str:
+    """What the sides say of themselves: the null check, and how many rounds would find what."""
+    long_enough = [values for values in series.values() if len(values) >= 2 * stats.LEAST_ROUNDS]
+    if not long_enough:
+        return f"Noise: fewer than {2 * stats.LEAST_ROUNDS} rounds do not tell it."
+    null = stats.family([stats.against_itself(values) for values in long_enough])
+    alike = sum(one.outcome is stats.Outcome.NONE for one in null)
+    noise = stats.calibrate(long_enough)
+    needed = noise.rounds_for(0.05)
+    return (
+        f"Noise of a round's ratio: {noise.sigma:.1%}; a difference of 5 % takes {needed or 'over 1000'} rounds. Null check, odd "
+        f"rounds against even ones: no difference in {alike} of {len(null)} rows."
+    )
 
 
 def many_table(records: Sequence[Record]) -> Table:
@@ -96,6 +154,7 @@ def apps_table(results: apps.Results) -> Table:
     out.add_column("program")
     for side in results.sides:
         out.add_column(apps.LABELS[side], justify="right")
+    compared = results.comparisons()
     for part in results.parts():
         cells = []
         medians = {
@@ -104,7 +163,7 @@ def apps_table(results: apps.Results) -> Table:
         }
         for side, text in medians.items():
             share = statistics.median(results.values(side, part, "share"))
-            found = results.ratio(side, part)
+            found = compared.get((part, side, apps.SIZE))
             if side != apps.NATIVE:
                 cell = _ratio_cell(text, medians[apps.NATIVE], found) if found else "no comparable round"
                 text += "\n" + cell.replace("\n", " ")
@@ -187,7 +246,7 @@ _FIGURES: dict[str, Callable[[float], str]] = {"MB_s": rate_text, "seconds": lam
 
 def verdict_line(verdict: Verdict) -> str:
     """target | ours | reference | their ratio | the rounds' ratios | bound | outcome, in one line. The bound
-    is held against the median of the rounds' ratios."""
+    is held against the median of the rounds' ratios; it is within the noise if the interval holds it."""
     target, found = verdict.target, verdict.ratio
     if found is None:
         return f"{target.text}: not measured: {verdict.reason}"
@@ -195,10 +254,13 @@ def verdict_line(verdict: Verdict) -> str:
     note = f", {found.dropped} dropped" if found.dropped else ""
     far = f", processors {found.state}" if found.state != "near" else ""
     ours, reference = text(found.ours), text(found.reference)
+    interval = found.comparison.interval
+    level = f", {stats.LEVEL:.0%} {interval_text(interval)}" if interval else ""
+    unsure = " (within the noise)" if interval and target.bound is not None and interval.holds(target.bound) else ""
     return (
         f"{target.text}: {ours}, reference {reference}, ratio {quotient_text(ours, reference)}, "
-        f"by rounds {ratio_text(found.median)} ({found.spread()}, {found.rounds} rounds{note}{far}), "
-        f"bound {target.bound_text()}: {verdict.outcome}"
+        f"by rounds {ratio_text(found.median)} ({found.spread()}, {found.rounds} rounds{note}{far}){level}, "
+        f"bound {target.bound_text()}{unsure}: {verdict.outcome}"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import apps
-from .compare import Ratio
+from .compare import MORE_IS_BETTER, Ratio
 from .words import size_text
 
 
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def less_is_better(self) -> bool:
-        return self.metric != "MB_s"
+        return self.metric not in MORE_IS_BETTER
 
     def bound_text(self) -> str:
         if self.extra_us is not None:
