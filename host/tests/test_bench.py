@@ -34,6 +34,7 @@ from ivc_host.bench import (
     processors,
     programs,
     report,
+    results,
     waiting,
     wake,
     xen,
@@ -1049,6 +1050,21 @@ def test_a_file_is_compared_again(tmp_path: Path) -> None:
         file.write_text(json.dumps(data))
         bad = ivc("bench", "compare", str(file))
         assert bad.returncode == 2 and said in bad.stderr and len(bad.stderr.splitlines()) == 1
+
+
+def test_parts_of_applications_are_one_table(tmp_path: Path) -> None:
+    samples = [
+        Sample(side, number, NEAR, NEAR, [{"test": part, "bytes": apps.SIZE, "seconds": value} for part in ("x", "y")], "near")
+        for side, level in (("native", 1.0), ("guests-ivc", 1.1))
+        for number, value in enumerate(rounds_of(level))
+    ]  # fmt: skip
+    file = tmp_path / "apps.json"
+    file.write_text(json.dumps({"schema": "ivc-apps-1", "samples": [one.as_dict() for one in samples]}))
+    found = results.read(file)
+    assert (found.sides, found.tables) == (["native", "guests-ivc"], [["x", "y"]])
+    compared = comparisons(found.samples, found.tables[0], found.sides, "native")
+    table = report.comparison_table(found.tables[0], "guests-ivc", "native", compared)
+    assert [list(table.columns[at].cells) for at in (0, 1, 7)] == [["x", "y"], ["1.10"] * 2, ["native faster"] * 2]
 
 
 def test_a_side_is_looked_at_in_one_state() -> None:

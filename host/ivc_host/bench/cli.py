@@ -237,10 +237,10 @@ def compare_command(
     if len(names) < 2:
         raise UsageError(f"{file} has one side to compare: {', '.join(names)}", hint="give two: --sides A,B")
     console = Console(highlight=False)
-    for test in found.tests:
-        compared = comparisons(found.samples, [test], names, names[0])
+    for tests in found.tables:
+        compared = comparisons(found.samples, tests, names, names[0])
         for side in names[1:]:
-            console.print(report.comparison_table(test, side, names[0], compared))
+            console.print(report.comparison_table(tests, side, names[0], compared))
     console.print(report.noise_line(series(found.samples, found.tests, names)))
     console.print(report.state_line(found.samples))
 

@@ -90,14 +90,18 @@ CAPTION = (
 )
 
 
-def comparison_table(test: str, side: str, reference: str, compared: Mapping[Key, Ratio]) -> Table:
-    """One test of two sides: a row per size, with all that the statistics say."""
-    out = Table(title=f"{test}: {side} / {reference}")
-    for head in ("size", "ratio", f"{stats.LEVEL:.0%} interval", "rounds", "larger in", "P", "could see", "verdict"):
+def comparison_table(
+    tests: Sequence[str], side: str, reference: str, compared: Mapping[Key, Ratio]
+) -> Table:
+    """Two sides: a row per size, or per part of several, with all that the statistics say."""
+    several = len(tests) > 1
+    out = Table(title=f"{side} / {reference}" if several else f"{tests[0]}: {side} / {reference}")
+    heads = ("part" if several else "size", "ratio", f"{stats.LEVEL:.0%} interval", "rounds", "larger in", "P")
+    for head in (*heads, "could see", "verdict"):
         out.add_column(head, justify="right", no_wrap=head.endswith(("interval", "verdict")))
     for (name, own, size), one in compared.items():
-        if (name, own) == (test, side):
-            out.add_row(size_text(size) if size else "-", *_comparison_cells(one, side, reference))
+        if own == side:
+            out.add_row(name if several else size_text(size), *_comparison_cells(one, side, reference))
     return out
 
 

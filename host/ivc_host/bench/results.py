@@ -11,8 +11,8 @@ from typing import Any
 from ..errors import UsageError
 from .compare import Sample
 
-#: Those whose samples lie between two looks at the floor.
-_SCHEMAS = ("ivc-bench-1", "ivc-apps-1")
+#: Those whose samples lie between two looks at the floor. Of applications all parts are rows of one table.
+_RUN, _APPS = "ivc-bench-1", "ivc-apps-1"
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Results:
     sides: list[str]
     tests: list[str]
     samples: list[Sample]
+    #: The tests of each table, whose rows are one family.
+    tables: list[list[str]]
 
 
 def read(file: Path) -> Results:
@@ -31,8 +33,8 @@ def read(file: Path) -> Results:
     except ValueError as error:
         raise UsageError(f"{file} is no JSON: {error}", hint="name a .json of ivc bench run") from error
     schema = data.get("schema") if isinstance(data, dict) else None
-    if schema not in _SCHEMAS:
-        raise UsageError(f"{file} has no samples that can be compared", hint=f"its schema must be {' or '.join(_SCHEMAS)}")
+    if schema not in (_RUN, _APPS):
+        raise UsageError(f"{file} has no samples that can be compared", hint=f"its schema must be {_RUN} or {_APPS}")
     try:
         return _results(data)
     except (KeyError, TypeError, AttributeError) as error:
@@ -41,5 +43,6 @@ def read(file: Path) -> Results:
 
 def _results(data: Mapping[str, Any]) -> Results:
     samples = [Sample.from_dict(one) for one in data["samples"]]
-    tests = dict.fromkeys(record["test"] for sample in samples for record in sample.records)
-    return Results(list(dict.fromkeys(sample.side for sample in samples)), list(tests), samples)
+    tests = list(dict.fromkeys(record["test"] for sample in samples for record in sample.records))
+    sides = list(dict.fromkeys(sample.side for sample in samples))
+    return Results(sides, tests, samples, [tests] if data["schema"] == _APPS else [[test] for test in tests])
