@@ -262,6 +262,7 @@ static void test_names(void)
     start(&tool, (const char *[]){ "--json", "--list", path, NULL });
     expect(&tool, "{\"event\": \"list\", \"guests\": [{\"vm\": \"");
     expect(&tool, id);
+    expect(&tool, "\"job\": \"0000000000000001\"");
     ends_with(&tool, 0);
     /* Nobody of that name: answered at once, but who is there is told. */
     start(&tool, (const char *[]){ path, "g7", NULL });

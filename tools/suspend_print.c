@@ -69,8 +69,8 @@ static void put_person(struct text *text, const struct people *people, const str
     put(text, ", \"host\": ");
     put_string(text, member->host);
     put(text, ", \"pid\": %" PRIu32 ", \"slot\": %" PRIu32 ", \"vm\": \"%016" PRIx64
-        "\", \"guest\": %" PRIu32 ", \"reason\": ", member->pid, member->slot, member->vm,
-        person_guest(people, person));
+        "\", \"guest\": %" PRIu32 ", \"job\": \"%016" PRIx64 "\", \"reason\": ", member->pid,
+        member->slot, member->vm, person_guest(people, person), member->magic_id);
     put_string(text, reason);
     put(text, "}");
 }
