@@ -20,7 +20,7 @@ _GROUPS = {
     "region": "ivc_host.region",
     "env": "ivc_host.env",
     "fabtests": "ivc_host.fabtests",
-    "guard": "ivc_host.health.cli",
+    "guard": "ivc_host.guard.cli",
 }
 
 #: Commands without subcommands: the module, whose function has the command's name.

@@ -22,7 +22,8 @@ from ivc_host.health.load_proc import ProcLoad
 from ivc_host.health.past import PastFile, file_for
 from ivc_host.health.settings import HostSettings, Settings, SettingsError, load
 from ivc_host.health.spares import Machines, SpareRule, choose
-from ivc_host.hypervisor.host import Host, InventoryError
+from ivc_host.hypervisor.host import Host
+from ivc_host.migrate.inventory import InventoryError
 from ivc_host.migrate.inventory import load as load_inventory
 
 OK, WARNING, FAILING, UNKNOWN = Level.OK, Level.WARNING, Level.FAILING, Level.UNKNOWN
@@ -538,7 +539,7 @@ def test_a_state_file_that_cannot_be_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("colour = 1", "colour: no such key; it may have hosts, hysteresis, load, sources, state"),
+        ("colour = 1", "colour: no such key; it may have guard, hosts, hysteresis, load, sources, state"),
         ("[load]\nwindow = '1'", "load.window: input should be a valid number"),
         ("[load]\nlimit = 0", "load.limit: input should be greater than 0"),
         ("[hysteresis]\nconfirm = 0", "hysteresis.confirm: input should be greater than or equal to 1"),

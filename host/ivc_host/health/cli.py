@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,23 @@ class Guard:
         after = self.past.take(readings, self.rules)
         return judging.judge([host.name for host in self.hosts], after, self.rules)
 
+    def spares(
+        self,
+        states: Mapping[str, HostState],
+        loads: Mapping[str, Load],
+        counted: Mapping[str, spares.Machines],
+    ) -> list[Verdict]:
+        own = self.settings
+        return spares.choose(
+            [host.name for host in self.hosts],
+            states,
+            loads,
+            counted,
+            SpareRule(own.load.limit, own.load.coverage, own.load.window),
+            reserved=[name for name, host in own.hosts.items() if host.reserved],
+            twins=round.twins(self.hosts),
+        )
+
     async def load(self, at: float) -> dict[str, Load]:
         self.load_source.context.at = at
         loads = await self.load_source.load(self.hosts, self.settings.load.window)
@@ -83,7 +100,7 @@ class Guard:
 
 
 @asynccontextmanager
-async def _guard(
+async def opened_guard(
     path: Path | None, lab: str | None, config: Path | None, only: str | None = None
 ) -> AsyncIterator[Guard]:
     chosen = inventory.chosen(path, lab)
@@ -123,7 +140,7 @@ def health(
     """
 
     async def work() -> dict[str, HostState]:
-        async with _guard(inventory_path, lab, config, host) as guard:
+        async with opened_guard(inventory_path, lab, config, host) as guard:
             readings = await round.read(guard.sources, guard.hosts, time.time())
             return guard.states(readings)
 
@@ -148,11 +165,11 @@ def _since(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 
-def _coloured(level: Level) -> str:
+def coloured(level: Level) -> str:
     return f"[{_COLOURS[level]}]{level}[/]"
 
 
-def _reasons(state: HostState) -> list[str]:
+def reasons(state: HostState) -> list[str]:
     """What a line about a host says: what is bad, then what is not known, then what does not agree."""
     if state.level is Level.UNKNOWN:
         return _once([item.state.unknown_text for item in state.unknown])
@@ -172,8 +189,8 @@ def _once(texts: Sequence[str]) -> list[str]:
 def _print_hosts(states: list[HostState]) -> None:
     table = Table("host", "health", "since", "why", box=None)
     for state in states:
-        why = "\n".join(_reasons(state))
-        table.add_row(state.host, _coloured(state.level), _since(state.since), escape(why))
+        why = "\n".join(reasons(state))
+        table.add_row(state.host, coloured(state.level), _since(state.since), escape(why))
     Console().print(table)
     without = [state.host for state in states if state.unknown and state.level is not Level.UNKNOWN]
     if without:
@@ -187,7 +204,7 @@ def _print_host(state: HostState) -> None:
         own, text = item.state, item.why.partition(": ")[2]
         if own.unknown_since is not None and own.level is not Level.UNKNOWN:
             text += f" (unknown since {_since(own.unknown_since)}: {own.unknown_text})"
-        table.add_row(item.key.source, escape(item.key.item), _coloured(own.level),
+        table.add_row(item.key.source, escape(item.key.item), coloured(own.level),
                       _since(own.since), escape(text))  # fmt: skip
     Console().print(table)
     for contradiction in state.contradictions:
@@ -221,7 +238,7 @@ def spare_hosts(
     """
 
     async def work() -> list[Verdict]:
-        async with _guard(inventory_path, lab, config) as guard:
+        async with opened_guard(inventory_path, lab, config) as guard:
             return await _verdicts(guard)
 
     verdicts = asyncio.run(work())
@@ -237,16 +254,7 @@ async def _verdicts(guard: Guard) -> list[Verdict]:
     readings, loads, counted = await asyncio.gather(
         round.read(guard.sources, guard.hosts, at), guard.load(at), machines.count(guard.hosts)
     )
-    own = guard.settings
-    return spares.choose(
-        [host.name for host in guard.hosts],
-        guard.states(readings),
-        loads,
-        counted,
-        SpareRule(own.load.limit, own.load.coverage, own.load.window),
-        reserved=[name for name, host in own.hosts.items() if host.reserved],
-        twins=round.twins(guard.hosts),
-    )
+    return guard.spares(guard.states(readings), loads, counted)
 
 
 def _percent(value: float | None) -> str:
@@ -283,7 +291,7 @@ def record(
     """
 
     async def work() -> None:
-        async with _guard(inventory_path, lab, config) as guard:
+        async with opened_guard(inventory_path, lab, config) as guard:
             while True:
                 at = time.time()
                 readings, loads = await asyncio.gather(
@@ -302,7 +310,7 @@ def _tell(states: dict[str, HostState], loads: dict[str, Load]) -> None:
     stamp = time.strftime("%H:%M:%S")
     for host, state in states.items():
         if state.level is not Level.OK:
-            print(f"{stamp} {host}: {state.level}: {'; '.join(_reasons(state))}", flush=True)
+            print(f"{stamp} {host}: {state.level}: {'; '.join(reasons(state))}", flush=True)
     for load in loads.values():
         if load.cpu is None:
             print(f"{stamp} {load.host}: load: {load.text}", flush=True)
@@ -318,7 +326,7 @@ def clear(
     """Forget what is held against a host: it is judged anew by the next readings."""
 
     async def work() -> None:
-        async with _guard(inventory_path, lab, config, host) as guard:
+        async with opened_guard(inventory_path, lab, config, host) as guard:
             guard.past.clear(host)
 
     asyncio.run(work())
@@ -338,7 +346,7 @@ def webhook(
     where = webhooks.address(listen)
 
     async def work() -> None:
-        async with _guard(inventory_path, lab, config) as guard:
+        async with opened_guard(inventory_path, lab, config) as guard:
             source = next((one for one in guard.sources if isinstance(one, WebhookSource)), None)
             if source is None:
                 raise UsageError(

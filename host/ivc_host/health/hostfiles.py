@@ -163,7 +163,8 @@ async def opened(
     hosts: Sequence[Host], settings: Mapping[str, HostSettings]
 ) -> AsyncIterator[list[HostFiles]]:
     gate = asyncio.Semaphore(_AT_ONCE)
-    found = [HostFiles(host, settings.get(host.name), gate=gate) for host in hosts]
+    found = [HostFiles(host, own := settings.get(host.name, HostSettings()), own.root, gate)
+             for host in hosts]  # fmt: skip
     try:
         yield found
     finally:

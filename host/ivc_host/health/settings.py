@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -49,6 +49,8 @@ class HostSettings(_Table):
     #: Bytes in use when it is idle; None: the least that was seen since it booted.
     idle_memory: int | None = Field(default=None, ge=0)
     bmc: Bmc = Bmc()
+    #: A folder that stands for its root: of a host that is none, as in a lab.
+    root: str = ""
 
 
 class Hysteresis(_Table):
@@ -68,7 +70,36 @@ class LoadSettings(_Table):
     options: dict[str, Any] = {}
 
 
+class GuardSettings(_Table):
+    """What `ivc guard run` does, and when."""
+
+    #: Seconds between two looks at all hosts, and for one host to answer in.
+    interval: float = Field(default=30.0, ge=1)
+    timeout: float = Field(default=20.0, gt=0)
+    policy: Literal["spare-only", "any-with-room"] = "spare-only"
+    #: Moves at once, into or out of one host, and in all.
+    per_host: int = Field(default=2, ge=1)
+    total: int = Field(default=8, ge=1)
+    #: The share of hosts that may look sick; beyond it nothing moves.
+    breaker: float = Field(default=1 / 3, gt=0, le=1)
+    #: Failed moves of one machine until it stays, and seconds after the first; each further one doubles it.
+    tries: int = Field(default=3, ge=1)
+    back_off: float = Field(default=60.0, ge=0)
+    #: MiB of each host's memory that no machine gets.
+    reserve: int = Field(default=1024, ge=0)
+    #: Seconds of one move, as in ivc-migrate(1).
+    suspend: float = Field(default=10.0, gt=0)
+    detach: float = Field(default=20.0, gt=0)
+    stall: float = Field(default=30.0, ge=1)
+    #: The folder of the journal; empty: /var/lib/ivc/guard.
+    journal: str = ""
+    #: Where commands reach the guard, and where Prometheus does (empty: not at all).
+    socket: str = "/run/ivc-guard.sock"
+    listen: str = Field(default="127.0.0.1:9474", pattern=r"^$|^[^:\[\]]+:\d+$|^\[[^\]]+\]:\d+$")
+
+
 class Settings(_Table):
+    guard: GuardSettings = GuardSettings()
     #: Where what was read is kept; empty: a file for each inventory below /var/lib/ivc/guard.
     state: str = ""
     hysteresis: Hysteresis = Hysteresis()
@@ -119,7 +150,8 @@ def _resolved(schema: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
     return here
 
 
-def load(path: Path, known_hosts: list[str]) -> Settings:
+def load(path: Path, known_hosts: list[str] | None) -> Settings:
+    """The file's settings; KNOWN_HOSTS are the inventory's, None where that is not looked at."""
     try:
         data = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -129,6 +161,8 @@ def load(path: Path, known_hosts: list[str]) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         raise SettingsError(f"{path}: not TOML: {fault}") from None
     settings = checked(Settings, data, str(path))
+    if known_hosts is None:
+        return settings
     for name in settings.hosts:
         if name not in known_hosts:
             raise SettingsError(

@@ -37,6 +37,8 @@ class Group:
     count: int
     #: Numbers of the guests that they are of as far as can be told: copies of one have its identity.
     guests: frozenset[int] = frozenset()
+    #: Jobs that they are of, 16 hexadecimal digits each.
+    jobs: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         names = "/".join(self.hosts) or "an unnamed guest"
@@ -61,7 +63,8 @@ def _group(guest: dict[str, Any]) -> Group:
     members = guest["members"]
     hosts = dict.fromkeys(str(member["host"]) for member in members)
     numbers = frozenset(int(member.get("guest", 0)) for member in members)
-    return Group(str(guest["vm"]), tuple(hosts), len(members), numbers)
+    jobs = frozenset(str(member["job"]) for member in members if "job" in member)
+    return Group(str(guest["vm"]), tuple(hosts), len(members), numbers, jobs)
 
 
 def _no_tool(reach: Reach) -> MissingError:

@@ -10,10 +10,10 @@ import contextlib
 import csv
 import datetime
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import Field
 
-from ...migrate.inventory import Host
 from ..contract import HostSource, Level, Options, Reading
 from ..hostfiles import HostError, HostFiles
 from ..settings import Bmc
@@ -60,7 +60,7 @@ class IpmiSource(HostSource[IpmiOptions]):
     async def read_host(self, host: HostFiles) -> list[Reading]:
         where = host
         if host.settings.bmc.ipmi:
-            where = HostFiles(Host(host.name))  # by network, from this machine
+            where = HostFiles(replace(host.reach.host, ssh=()))  # by network, from this machine
         ask = words_for(host.settings.bmc)
         sensors = await self._lines(where, [*ask, "sdr", "list"])
         # One after the other: a controller has few sessions.

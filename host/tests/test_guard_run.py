@@ -1,0 +1,271 @@
+"""The whole of the guard on machines that are files: what is seen, moved, and left after a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ivc_host.guard import fleet
+from ivc_host.guard.engine import Guard, Snapshot
+from ivc_host.guard.fleet import Seen
+from ivc_host.guard.journal import Journal, known
+from ivc_host.guard.mover import MachineMover
+from ivc_host.guard.plan import HostView, Policy, Rules
+from ivc_host.health.contract import Level
+from ivc_host.hypervisor.contract import State
+from ivc_host.hypervisor.processes import Folder, Record
+from ivc_host.migrate import inventory
+from ivc_host.migrate.find import hypervisors_of
+
+HOSTS = ("h1", "h2", "h3")
+GUESTS = ("g1", "g2", "g3")
+MIB = 1 << 20
+UNCORRECTED = "sys/devices/system/edac/mc/mc0/ue_count"
+
+
+class World:
+    """Three hosts that are folders, with a fake /sys each; all machines on the first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        text = own = ""
+        for host in HOSTS:
+            (path / host).mkdir()
+            (path / host / "host.json").write_text(json.dumps({"cpu_flags": ["avx2"]}))
+            text += f'[hosts.{host}]\nhypervisor = "processes"\nfolder = "{path / host}"\n'
+            own += f'[hosts.{host}]\nroot = "{path / host}-root"\n'
+            self.errors(host, 0)
+        (path / "hosts.toml").write_text(text)
+        (path / "guard.toml").write_text(
+            f'state = "{path}/past.db"\n[guard]\npolicy = "any-with-room"\ninterval = 1\nback_off = 0\n'
+            f'journal = "{path}/journal"\nsocket = "{path}/socket"\nlisten = "127.0.0.1:0"\n'
+            f"[sources.edac]\n[sources.file]\n{own}"
+        )
+        for name in GUESTS:
+            self.folder("h1").write(name, Record(memory=256 * MIB, cpu_flags=["avx2"]))
+
+    def folder(self, host: str) -> Folder:
+        return Folder(self.path / host, host)
+
+    def errors(self, host: str, n: int) -> None:
+        file = self.path / f"{host}-root" / UNCORRECTED
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{n}\n")
+
+    def rate(self, host: str, rate: float) -> None:
+        """Bytes a second at which machines leave it."""
+        (self.path / host / "faults.json").write_text(json.dumps({"rate": rate}))
+
+    def where(self) -> dict[str, str]:
+        """Where each machine runs; it runs once, and nothing else is left of it."""
+        found: dict[str, str] = {}
+        for host in HOSTS:
+            for name in self.folder(host).machines():
+                record = self.folder(host).record(name)
+                assert record is not None and record.state == State.RUNNING.name, (name, host, record)
+                assert name not in found, f"{name} is on {found[name]} and on {host}"
+                found[name] = host
+        assert sorted(found) == sorted(GUESTS)
+        return found
+
+    def ivc(self, *words: str) -> subprocess.Popen[str]:
+        env = {**os.environ, "IVC_INVENTORY": str(self.path / "hosts.toml")}
+        return subprocess.Popen([sys.executable, "-m", "ivc_host", "guard", *words], env=env,
+                                text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+
+    def run(self, *words: str) -> tuple[int, str]:
+        process = self.ivc(*words)
+        out, error = process.communicate(timeout=60)
+        return process.returncode, out + error
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    one = World(Path(tempfile.mkdtemp(prefix="ivc-test-guard-", dir="/dev/shm")))
+    yield one
+    shutil.rmtree(one.path)
+
+
+def test_a_memory_error_empties_its_host(world: World) -> None:
+    code, text = world.run("run", "--once")
+    assert (code, set(world.where().values())) == (0, {"h1"}), text
+    world.errors("h1", 1)
+    code, text = world.run("run", "--once")  # one reading is none
+    assert set(world.where().values()) == {"h1"}, text
+    code, text = world.run("run", "--dry-run")
+    assert "h1 fails: edac: memory/mc0/uncorrected: 1 uncorrected errors" in text
+    assert set(world.where().values()) == {"h1"}
+    code, text = world.run("run", "--once")
+    places = world.where()
+    assert "h1" not in [places["g1"], places["g2"]] and places["g3"] == "h1", text  # two at once
+    code, text = world.run("run", "--once")
+    assert code == 0 and "h1" not in world.where().values(), text
+    code, text = world.run("history", "--json")
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["outcome"] for line in lines if line["kind"] == "end"] == ["moved"] * 3
+
+
+def test_a_host_is_emptied_by_hand(world: World) -> None:
+    code, text = world.run("evacuate", "h1", "--dry-run")
+    assert code == 0 and "g1: from h1 to" in text and set(world.where().values()) == {"h1"}
+    code, text = world.run("evacuate", "h1")
+    assert code == 0 and "h1 is empty" in text and "h1" not in world.where().values(), text
+    world.errors("h2", 3)
+    world.errors("h3", 3)
+    for _ in range(3):
+        code, text = world.run("run", "--once")
+    assert code == 3 and "h1" not in world.where().values()
+    assert "2 of 3 hosts look sick (h2, h3)" in text or "ALARM" not in text
+    code, text = world.run("cancel", "h1")
+    assert code == 0 and "need not be emptied" in text
+    assert world.run("cancel", "h1")[0] == 2
+
+
+def test_a_service_that_is_asked(world: World) -> None:
+    guard = world.ivc("run")
+    try:
+        end = time.monotonic() + 30
+        while not (world.path / "socket").exists() or world.run("status")[0] != 0:
+            assert time.monotonic() < end and guard.poll() is None
+        code, text = world.run("evacuate", "h1")
+        assert code == 0 and "the guard empties h1: g1, g2, g3" in text, text
+        told = _status(world)
+        while told["machines"].get("h1", 0) or told["under_way"]:
+            assert time.monotonic() < end
+            told = _status(world)
+        assert told["well"] and told["outcomes"] == {"moved": 3} and not told["alarms"]
+        assert world.run("evacuate", "nowhere")[0] == 2
+        code, text = world.run("run", "--once")
+        assert code == 1 and "another guard (process" in text
+        assert world.run("cancel", "h1")[0] == 0
+    finally:
+        guard.send_signal(signal.SIGTERM)
+        out, error = guard.communicate(timeout=30)
+    assert guard.returncode == 0 and not (world.path / "socket").exists(), out + error
+    world.where()
+
+
+def _status(world: World) -> dict[str, Any]:
+    code, text = world.run("status", "--json")
+    assert code == 0, text
+    told: dict[str, Any] = json.loads(text)
+    return told
+
+
+# ---- a guard that is killed
+
+RULES = Rules(Policy.ANY_WITH_ROOM, per_host=3, back_off=0.0)
+
+
+async def _look(world: World, book: inventory.Inventory) -> Snapshot:
+    async with hypervisors_of(list(book.hosts.values())) as those:
+        seen = await fleet.look(those, 10.0)
+    hosts = [_view(one) for one in seen]
+    return Snapshot(hosts, fleet.with_jobs([m for one in seen for m in one.machines]))
+
+
+def _view(one: Seen) -> HostView:
+    assert not one.fault, one.fault
+    return HostView(one.name, Level.OK, load=0.0, free_memory=one.free_memory, cpu_flags=one.cpu_flags)
+
+
+async def _empty(world: World, host: str) -> None:
+    """A guard until that host is empty."""
+    book = inventory.load(world.path / "hosts.toml")
+    with Journal(world.path / "journal", time.time()) as log:
+        guard = Guard(log, MachineMover(book), RULES)
+        guard.evacuate(host, "test")
+        for _ in range(20):
+            snapshot = await _look(world, book)
+            if not log.known.open and not any(m.host == host for m in snapshot.machines):
+                return
+            await guard.step(snapshot)
+            await guard.drain()
+    raise AssertionError(f"{host} is not empty")
+
+
+def _forked(work: Callable[[], Awaitable[None]]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            asyncio.run(work())  # type: ignore[arg-type]
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def _ended(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_killed_at_any_moment(world: World) -> None:
+    """Whenever it is killed, the next one finishes what was begun, and each machine runs once."""
+    dice = random.Random(os.environ.get("IVC_TEST_SEED", "guard"))
+    runs = int(os.environ.get("IVC_TEST_KILLS", "60"))
+    kills = begun = 0
+    for run in range(runs):
+        host = next(iter(set(world.where().values())))
+        _stay_everywhere(world)
+        for other in HOSTS:
+            world.rate(other, dice.choice([1e12, 8e9]))  # 0, or some 30 ms
+        pid = _forked(lambda host=host: _empty(world, host))
+        _wait_for_lines(world, pid, dice.randrange(1 + 6 * len(GUESTS)))
+        time.sleep(dice.uniform(0, 0.005))
+        os.kill(pid, signal.SIGKILL)
+        if _ended(pid) == -signal.SIGKILL:
+            kills += 1
+            begun += bool(known(world.path / "journal").open)
+        assert _ended(_forked(lambda host=host: _empty(world, host))) == 0, f"run {run}"
+        assert host not in world.where().values(), f"run {run}"
+        assert not known(world.path / "journal").open
+    assert kills > runs / 2 and begun > runs / 4, (kills, begun)
+
+
+def _wait_for_lines(world: World, pid: int, n: int) -> None:
+    """Until its guard has written so many, of one for each step of each move, or has ended."""
+    file = world.path / "journal" / "journal.jsonl"
+    before = file.stat().st_size if file.exists() else 0
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        text = file.read_bytes()[before:] if file.exists() else b""
+        if text.count(b"\n") >= n:
+            return
+        time.sleep(0.0005)
+
+
+def _stay_everywhere(world: World) -> None:
+    with Journal(world.path / "journal", time.time()) as log:
+        for host in list(log.known.evacuate):
+            log.write("stay", time.time(), host=host, why="test")
+
+
+def test_many_hosts_are_looked_at_and_judged(world: World) -> None:
+    """A thousand hosts with ten machines each: the failing ones, and no others, are left."""
+    hosts = [HostView(f"h{n}", Level.FAILING if n < 3 else Level.OK, "x", load=n / 1000,
+                      free_memory=64 << 30, cpu_flags=frozenset({"avx2"}), places=60)
+             for n in range(1000)]  # fmt: skip
+    machines = [fleet.MachineView(f"m{n}", f"h{n // 10}", MIB, frozenset({"avx2"}), f"job{n // 8}", 2)
+                for n in range(10000)]  # fmt: skip
+    with Journal(world.path / "journal", 0.0) as log:
+        rules = replace(RULES, total=100, per_host=100)
+        guard = Guard(log, MachineMover(inventory.load(world.path / "hosts.toml")), rules)
+        plan = guard.look_ahead(Snapshot(hosts, machines), 0.0)
+    assert sorted(move.machine for move in plan.moves) == sorted(f"m{n}" for n in range(30))
+    assert {move.target for move in plan.moves} & {"h0", "h1", "h2"} == set()
+
+
