@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+static const struct timespec moment = { 0, 20 * 1000 };
+
 static int membarrier(int command)
 {
     return (int)syscall(SYS_membarrier, command, 0, 0);
@@ -14,7 +16,10 @@ static int membarrier(int command)
 
 void ivc_gate_init(struct ivc_gate *gate)
 {
-    gate->fence = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0;
+    const int needed = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED | MEMBARRIER_CMD_PRIVATE_EXPEDITED;
+    int known = membarrier(MEMBARRIER_CMD_QUERY);
+
+    gate->fence = known < 0 || (known & needed) != needed;
     pthread_mutex_init(&gate->lock, NULL);
 }
 
@@ -23,11 +28,19 @@ void ivc_gate_free(struct ivc_gate *gate)
     pthread_mutex_destroy(&gate->lock);
 }
 
+/* Only a registered process may ask for the fence.  To register, one of several threads waits for all processors, 10 ms
+ * and more: so it is done at the first close, by the helper and with the gate open, and not at the start of every job. */
+static void be_registered(void)
+{
+    while (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0)
+        nanosleep(&moment, NULL);       /* no memory: the kernel knows the command */
+}
+
 void ivc_gate_close(struct ivc_gate *gate)
 {
-    struct timespec moment = { 0, 20 * 1000 };
-
     pthread_mutex_lock(&gate->lock);
+    if (!gate->fence)
+        be_registered();
     ivc_store_relaxed(&gate->closed, 1);
     /* After that: who does not see `closed` has said `inside` before, and we see it. */
     if (gate->fence)
