@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from rich.table import Table
 
 from . import machine
 from .trace import longest_gap
-from .words import size_text, time_text
+from .words import rate_text, size_text, time_text
 
 if TYPE_CHECKING:
     from ..demo_migrate import Loaded, Shown
@@ -28,19 +30,38 @@ _STEPS = (
     ("switch-done", "runs on the other host"),
     ("attach-done", "new device"),
 )
-_COLOURS = {"memory before": "#e3f1e3", "network": "#f8ead8", "memory after": "#e3f1e3"}
+_COLOURS = {"memory": "#e3f1e3", "network": "#f8ead8"}      # by the first word of a phase
+_TITLES = {"latency": "Latency of {size}, one way", "bandwidth": "Bandwidth, {size}"}
+_UNITS = {"latency": "us, one way", "bandwidth": "MB/s"}
 
 
 def _phases(shown: Shown) -> Table:
-    table = Table(title=f"Latency of {size_text(shown.plan.size)}, one way")
-    for name in ("phase", "median", "seconds", "iterations"):
+    table = Table(title=_title(shown))
+    for name in ("phase", "median", "longest iteration", "seconds", "iterations"):
         table.add_column(name, justify="left" if name == "phase" else "right")
     medians = shown.medians()
     for name, (begin, end) in shown.phases().items():
-        count = sum(begin <= one.time <= end for one in shown.points)
-        value = medians[name]
-        table.add_row(name, time_text(value) if value else "", f"{end - begin:.1f}", str(count))
+        inside = [one.us for one in shown.points if begin <= one.time <= end]
+        longest = time_text(max(inside)) if inside else ""
+        value = _figure_text(shown, medians[name])
+        table.add_row(name, value, longest, f"{end - begin:.1f}", str(len(inside)))
     return table
+
+
+def _title(shown: Shown) -> str:
+    return _TITLES[shown.plan.test].format(size=size_text(shown.plan.size))
+
+
+def _figure_text(shown: Shown, us: float | None) -> str:
+    if not us:
+        return ""
+    figure = shown.plan.figure(us)
+    return rate_text(figure) if shown.plan.window else time_text(figure)
+
+
+def _compared(shown: Shown) -> str:
+    first, _, third = shown.medians().values()
+    return f"The third phase takes {third / first:.2f} times the first. " if first and third else ""
 
 
 def _moves(moves: list[Move], shown: Shown) -> Table:
@@ -76,7 +97,7 @@ def show(shown: Shown, console: Console, took: float) -> None:
     console.print(_phases(shown))
     console.print(_moves(shown.moves, shown))
     console.print(
-        f"{len(shown.points)} messages there and back, each of them checked; the ranks sent "
+        f"{_compared(shown)}{len(shown.points)} iterations, each message checked; the ranks sent "
         f"{shown.packets['memory']} packets through memory, {shown.packets['network']} over the "
         "network.",
         highlight=False,
@@ -96,10 +117,18 @@ def show(shown: Shown, console: Console, took: float) -> None:
     )
 
 
-def _mark_moves(axes: Axes, shown: Shown, zero: float) -> None:
+def _places(shown: Shown) -> tuple[list[float], Callable[[float], float]]:
+    """Where the points are drawn, and where a time is."""
+    times = [one.time for one in shown.points]
+    if shown.plan.axis == "iteration":
+        return [float(number) for number in range(len(times))], lambda at: bisect(times, at)
+    return [at - times[0] for at in times], lambda at: at - times[0]
+
+
+def _mark_moves(axes: Axes, shown: Shown, place: Callable[[float], float]) -> None:
     for name, (begin, end) in shown.phases().items():
-        axes.axvspan(begin - zero, end - zero, color=_COLOURS[name], zorder=0)
-        middle = (begin + end) / 2 - zero
+        axes.axvspan(place(begin), place(end), color=_COLOURS[name.split()[0]], zorder=0)
+        middle = (place(begin) + place(end)) / 2
         axes.text(middle, 0.97, name, transform=axes.get_xaxis_transform(), ha="center", va="top")
     for one in shown.moves:
         for index, (name, text) in enumerate(_STEPS):
@@ -107,15 +136,15 @@ def _mark_moves(axes: Axes, shown: Shown, zero: float) -> None:
             if at is None:
                 continue
             height = 0.02 + 0.27 * (index % 3)  # some are too near to each other for their names
-            axes.axvline(at - zero, color="#888888", linewidth=0.6, linestyle=":")
+            axes.axvline(place(at), color="#888888", linewidth=0.6, linestyle=":")
             axes.text(
-                at - zero, height, f" {text}", transform=axes.get_xaxis_transform(), rotation=90,
+                place(at), height, f" {text}", transform=axes.get_xaxis_transform(), rotation=90,
                 fontsize=5, va="bottom", ha="right", color="#444444",
             )  # fmt: skip
 
 
 def draw(shown: Shown, path: Path) -> None:
-    """Latency over time, with the moves marked; and LAMMPS's times beside it."""
+    """A point for each iteration, with the moves marked; and LAMMPS's times beside it."""
     loaded = shown.loaded
     columns = 2 if loaded else 1
     # No display is needed, and none is looked for.
@@ -124,15 +153,14 @@ def draw(shown: Shown, path: Path) -> None:
     ratios = {"width_ratios": [4, 1][:columns]}
     grid = figure.subplots(1, columns, squeeze=False, gridspec_kw=ratios)
     axes = grid[0][0]
-    zero = shown.points[0].time
-    times = [one.time - zero for one in shown.points]
-    axes.plot(times, [one.us for one in shown.points], ".", markersize=2, color="#1f4e9c")
+    at, place = _places(shown)
+    axes.plot(at, [shown.plan.figure(one.us) for one in shown.points], ".", markersize=2, color="#1f4e9c")
     axes.set_yscale("log")
-    axes.set_xlim(times[0], times[-1])
-    _mark_moves(axes, shown, zero)
-    axes.set_xlabel("seconds")
-    axes.set_ylabel("us, one way")
-    axes.set_title(f"Latency of {size_text(shown.plan.size)} while a guest moves away and back")
+    axes.set_xlim(at[0], at[-1])
+    _mark_moves(axes, shown, place)
+    axes.set_xlabel("seconds" if shown.plan.axis == "time" else "iteration")
+    axes.set_ylabel(_UNITS[shown.plan.test])
+    axes.set_title(f"{_title(shown)}, while a guest moves to another host and back")
     if loaded:
         _draw_lammps(grid[0][1], loaded)
     figure.suptitle(f"{shown.guest}\n{machine.line()}", fontsize=8)
