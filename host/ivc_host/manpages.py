@@ -173,7 +173,7 @@ def _look_up(page: Page, line: str) -> None:
     """The command exists and its help knows the options."""
     words = shlex.split(line)
     known = [word for word in words if re.fullmatch(r"[a-z]+", word)]
-    nested = known[1:2] in (["lab"], ["bench"], ["env"], ["guard"])
+    nested = known[1:2] in (["lab"], ["bench"], ["env"], ["guard"], ["demo"])
     command = known[:3] if nested else known[:2]
     done = subprocess.run(
         [sys.executable, "-m", "ivc_host", *command[1:], "--help"],

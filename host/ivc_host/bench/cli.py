@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,9 +25,11 @@ from . import (
     apps,
     floor,
     gate,
+    lammps,
     limits,
     machine,
     many,
+    move_cost,
     moves,
     places,
     processors,
@@ -56,6 +60,7 @@ _GROUPS = tuple(dict.fromkeys(key.split("-")[0] for key in _KEYS))
 _MANY_ROUNDS = 3
 _WAKE_ROUNDS = 3
 _XEN_ROUNDS = 3
+_RATES_MAX = 3
 _QUICK_SIZES = "0,8,64,1K,8K,64K,1M,4M"
 
 Cpus = Annotated[
@@ -338,6 +343,64 @@ def wake_command(
         wake.draw(path, records, machine.line(described))
 
     console.print(_files(output, "ivc-wake-1", described, data, draw))
+
+
+def _rates(text: str) -> list[int]:
+    words = list(dict.fromkeys(text.split(",")))
+    if not all(re.fullmatch(r"\d{1,6}", word, re.ASCII) for word in words) or len(words) > _RATES_MAX:
+        raise UsageError(f"rates {text!r}", hint=f"write up to {_RATES_MAX} numbers of Mbit/s, such as 0,1000; 0: no limit")
+    return [int(word) for word in words]
+
+
+@app.command("migrate")
+def migrate_command(
+    sides: Annotated[
+        str, typer.Option("--paths", help=f"Paths between the ranks: {', '.join(move_cost.SIDES)}.")
+    ] = "ivc",
+    rates: Annotated[
+        str, typer.Option(help="Mbit/s of the network that the migration takes; 0: no limit.")
+    ] = "0,1000",
+    n_steps: Annotated[int, typer.Option("--steps", min=20, help="Steps of LAMMPS.")] = 100,
+    cells: Annotated[int, typer.Option(min=4, max=64, help="Length of its box: 4 atoms in each cell.")] = 16,
+    guests: Annotated[int, typer.Option(min=2, max=8, help="So many guests and ranks.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each kind.")] = 3,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of which guest moves, and at which step (default: by chance).")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="Where to write: this name with .json and .png.")
+    ] = Path("ivc-bench-migrate"),
+) -> None:
+    """What one move costs a program with steps: LAMMPS, of whose guests one moves at a random step."""
+    chosen = _choice(sides, tuple(move_cost.SIDES), "path")
+    plan = move_cost.Plan(
+        chosen, _rates(rates), n_steps, cells, guests, rounds, random.randrange(1 << 30) if seed is None else seed
+    )
+    _check_files(output)
+    lammps.require(lammps.DEFAULT_INPUT)
+    places.require_plugin()
+    with ExitStack() as stack:  # whatever happens: the lab goes down
+        tell = stack.enter_context(Steps(plan.runs()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ivc-bench-")))
+        source = plan.write_input(folder)
+        lab = stack.enter_context(
+            labs.up(
+                f"bench-{os.getpid()}", guests, "qemu", region_size=64 << 20, hosts=2, place=[1] * guests,
+                share=[folder], progress=tell,
+            )
+        )  # fmt: skip
+        costs = move_cost.Ground(lab, plan, source, tell).measure()
+    from . import move_cost_report  # half a second to import
+
+    console = Console()
+    console.print(move_cost_report.table(costs))
+    console.print(move_cost_report.legend(costs), highlight=False)
+    described = machine.describe()
+
+    def draw(path: Path) -> None:
+        move_cost_report.draw(path, costs, f"{costs.guest}\n{machine.line(described)}")
+
+    console.print(_files(output, "ivc-bench-migrate-1", described, costs.as_dict(), draw))
 
 
 @app.command("xen")
