@@ -76,7 +76,7 @@ def test_guests_are_machines_of_their_own(lab: labs.Lab) -> None:
     for guest in lab.guests:
         assert shell(lab, guest, "hostname") == guest
         version = shell(lab, guest, "uname -r")
-        assert version == Qemu()._image.kernel_version
+        assert version == Qemu().guest_image.kernel_version
         assert version in lab.guest_description()
         boot = shell(lab, guest, "cat /proc/sys/kernel/random/boot_id")
         assert boot != Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -186,9 +186,9 @@ def test_down_leaves_nothing() -> None:
 
 
 def test_a_guest_that_does_not_boot_shows_its_console(monkeypatch: pytest.MonkeyPatch) -> None:
-    ordinary = Qemu._kernel_line
+    ordinary = Qemu.kernel_line
     # No first program in the archive, and no root file system that the kernel could mount itself.
-    monkeypatch.setattr(Qemu, "_kernel_line", lambda self: f"{ordinary(self)} rdinit=/absent")
+    monkeypatch.setattr(Qemu, "kernel_line", lambda self: f"{ordinary(self)} rdinit=/absent")
     name = f"{NAME}f"
     with pytest.raises(LabError, match="g1.*ended while it booted") as caught:
         labs.up(name, 1, "qemu")

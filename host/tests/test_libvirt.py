@@ -17,6 +17,7 @@ import pytest
 from ivc_host.hypervisor import libvirt, registry
 from ivc_host.hypervisor.contract import Event, Hypervisor, RegionDevice, State
 from ivc_host.hypervisor.faults import GoneError, MachineError
+from ivc_host.hypervisor.host import Host
 from ivc_host.hypervisor.reach import Reach
 from ivc_host.migrate import inventory
 from ivc_host.migrate.find import hypervisors_of
@@ -101,7 +102,7 @@ def test_its_refusals_are_passed_on() -> None:
         place = await one.expect("test", lambda text: None)
         assert await place.state() is State.WAITING
         migration = machine.migrate(place)
-        with pytest.raises(MachineError, match="test on test:///default: this function is not supp"):
+        with pytest.raises(MachineError, match="test on test:///default: .* not supported"):
             async for _ in migration.progress():
                 pass
         assert await migration.cancel() is True
@@ -218,6 +219,19 @@ def test_a_region_is_read_and_written() -> None:
     assert (read.path, read.size, read.bus, read.address) == (
         device.path, device.size, device.bus, device.address,
     )  # fmt: skip
+
+
+def test_the_definition_that_goes_along() -> None:
+    """It is to start with the region of the host where it is then; what is not ours stays."""
+    host = Host("b", "libvirt", libvirt.Settings(), region="/dev/shm/other-one")
+    names = [one.get("name") for one in _shmems(libvirt.with_region(DOMAIN, host))]
+    assert names == ["other", "other-one"]
+    without = Host("b", "libvirt", libvirt.Settings())
+    assert [one.get("name") for one in _shmems(libvirt.with_region(DOMAIN, without))] == ["other"]
+
+
+def _shmems(text: str) -> list[ElementTree.Element]:
+    return ElementTree.fromstring(text).findall("devices/shmem")
 
 
 @pytest.mark.parametrize("path", ["/dev/hugepages/ivc", "/dev/shm/a/b"])

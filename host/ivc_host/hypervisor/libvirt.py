@@ -200,8 +200,12 @@ def _bytes(element: ElementTree.Element | None, unit: str) -> int:
 
 
 def regions_in(domain: ElementTree.Element) -> list[RegionDevice]:
-    return [_region(one) for one in domain.iterfind("devices/shmem")
-            if (model := one.find("model")) is not None and model.get("type") == _MODEL]  # fmt: skip
+    return [_region(one) for one in domain.iterfind("devices/shmem") if _is_region(one)]
+
+
+def _is_region(shmem: ElementTree.Element) -> bool:
+    model = shmem.find("model")
+    return model is not None and model.get("type") == _MODEL
 
 
 def _region(shmem: ElementTree.Element) -> RegionDevice:
@@ -235,6 +239,19 @@ def shmem_xml(device: RegionDevice) -> str:
         place = {"domain": domain, "bus": bus, "slot": slot, "function": function}
         ElementTree.SubElement(shmem, "address", {"type": "pci", **place})
     return ElementTree.tostring(shmem, encoding="unicode")
+
+
+def with_region(domain: str, host: Host) -> str:
+    """The definition of a domain that goes to HOST: it starts with that host's region next time."""
+    tree = _tree(domain)
+    for devices, shmem in [(d, s) for d in tree.iterfind("devices") for s in d.findall("shmem")]:
+        if not _is_region(shmem):
+            continue
+        if host.region and host.region.startswith(_FOLDER):
+            shmem.set("name", host.region.removeprefix(_FOLDER))
+        else:
+            devices.remove(shmem)
+    return ElementTree.tostring(tree, encoding="unicode")
 
 
 def _networks(domain: ElementTree.Element) -> tuple[str, ...]:
@@ -391,7 +408,7 @@ class LibvirtMigration(Migration):
         self._task: asyncio.Task[Any] | None = None
 
     async def _words(self) -> tuple[dict[str, str], int]:
-        """Parameters and flags of migrate3: what is defined here is defined there."""
+        """Parameters and flags of migrate3: what is defined here is defined there, with its region."""
         lib, source = binding(), self._source
         flags = lib.VIR_MIGRATE_LIVE if self._target.settings.live else 0
         words = {}
@@ -399,6 +416,9 @@ class LibvirtMigration(Migration):
             words[lib.VIR_MIGRATE_PARAM_URI] = self._target.settings.migrate_uri
         if await source._do("isPersistent"):
             flags |= lib.VIR_MIGRATE_PERSIST_DEST | lib.VIR_MIGRATE_UNDEFINE_SOURCE
+            kind = lib.VIR_DOMAIN_XML_INACTIVE | lib.VIR_DOMAIN_XML_SECURE
+            text = await source._do("XMLDesc", kind)
+            words[lib.VIR_MIGRATE_PARAM_PERSIST_XML] = with_region(text, self._target.here.host)
         return words, flags
 
     async def progress(self) -> AsyncGenerator[Moving, None]:

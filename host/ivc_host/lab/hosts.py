@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import LabError, UsageError
-from . import copies, network, process, qemu, ssh, state
+from . import copies, libvirt, network, process, qemu, ssh, state
 from .hypervisor import MAX_HOSTS, GuestSpec, HostSpec, Hypervisor
 from .state import GuestRecord, HostRecord, LabRecord
 
@@ -117,6 +117,14 @@ def machines(record: LabRecord) -> list[HostRecord]:
     return [HostRecord(one.name, one.address, str(one.roll)) for one in host_specs(record)]
 
 
+def pid_files(record: LabRecord, guest: str) -> list[str]:
+    """On each host, where the guest's number is when it is there; only libvirt keeps such."""
+    if record.hypervisor != "libvirt":
+        return []
+    names = (host_name(number) for number in range(1, record.hosts + 1))
+    return [str(libvirt.pid_file(record.directory / name, guest)) for name in names]
+
+
 def taps(record: LabRecord) -> list[str]:
     """Every tap that a machine of the lab can need."""
     if record.machines:
@@ -187,11 +195,23 @@ def write_inventory(record: LabRecord) -> None:
         name = host_name(number)
         start = [sys.executable, "-m", "ivc_host", "lab", "incoming", "--name", record.name]
         qmp = record.directory / "{vm}" / qemu.qmp_name(number)
+        lines += [f"\n[hosts.{name}]\n", f"region = {json.dumps(region)}\n"]
+        if record.hypervisor == "libvirt":
+            lines += _libvirt_lines(record, name)
+            continue
         lines += [
-            f"\n[hosts.{name}]\n",
-            f"region = {json.dumps(region)}\n",
             f"qmp = {json.dumps(str(qmp))}\n",
             'listen = "tcp:127.0.0.1:0"\n',
             f"start = {json.dumps([*start, '{vm}', name])}\n",
         ]
     record.inventory.write_text("".join(lines))
+
+
+def _libvirt_lines(record: LabRecord, host: str) -> list[str]:
+    return [
+        'hypervisor = "libvirt"\n',
+        f"uri = {json.dumps(libvirt.uri_of(record.directory / host))}\n",
+        # The lab's namespace has a loopback of its own, which all of its hosts have in common.
+        'migrate_uri = "tcp://127.0.0.1"\n',
+        f"live = {json.dumps(libvirt.Libvirt().live)}\n",
+    ]

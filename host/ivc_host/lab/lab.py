@@ -29,7 +29,7 @@ from .process import Process
 from .state import DEFAULT_NAME, GuestRecord, LabRecord
 
 DEFAULT_REGION_SIZE = 64 << 20
-HYPERVISORS = ("uml", "qemu", "xen", "xen-pvh")
+HYPERVISORS = ("uml", "qemu", "libvirt", "xen", "xen-pvh")
 
 
 class UpProgress(hypervisor.Progress, Protocol):
@@ -58,6 +58,10 @@ def hypervisor_named(name: str) -> Hypervisor:
             raise MissingError(f"this version has no QEMU guests ({error})") from error
 
         return Qemu()
+    if name == "libvirt":
+        from .libvirt import Libvirt
+
+        return Libvirt()
     if name in ("xen", "xen-pvh"):
         from .xen import Xen
 
@@ -379,6 +383,7 @@ def _make_ground(
     """Everything that exists before the first guest does, and on record who they will be."""
     for index, host in enumerate(where, start=1):
         guest = GuestRecord(f"g{index}", network.address(index), [], host, str(uuid.uuid4()))
+        guest.pid_files = lab_hosts.pid_files(record, guest.name)
         record.guests.append(guest)
     if mechanism.own_hosts:
         record.machines = lab_hosts.machines(record)
@@ -395,7 +400,7 @@ def _make_ground(
         copies.make(record.name, [Path(path) for path in record.shares], tell)
     if record.machines:
         state.store_path(record.name).mkdir(parents=True)
-    if record.machines or (record.hypervisor == "qemu" and record.regions):
+    if record.machines or (mechanism.migrates and record.regions):
         lab_hosts.write_inventory(record)
 
 

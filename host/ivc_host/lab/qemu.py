@@ -59,8 +59,8 @@ class Qemu:
     def prepare(self, progress: Progress) -> None:
         """Make the guests' image unless it is there, and find out whether KVM works."""
         require()
-        self._image = image.make(progress)
-        self._settle(progress)
+        self.guest_image = image.make(progress)
+        self.settle(progress)
 
     def check(self, hosts: Sequence[HostSpec]) -> None:
         for guest in (guest for host in hosts for guest in host.guests):
@@ -71,17 +71,17 @@ class Qemu:
         return {guest.name: [self._start(guest)] for guest in host.guests}
 
     def _start(self, spec: GuestSpec) -> Process:
-        self._image.write_archive(_archive(spec), _seed(spec))
+        self.guest_image.write_archive(archive(spec), seed(spec))
         return _spawn(spec, [*self.command(spec), *_region_device(spec)])
 
     def receive(self, spec: GuestSpec) -> list[Process]:
         """Start what takes a guest in. It waits to be told where from (`migrate-incoming`)."""
-        self._settle(SilentProgress())
+        self.settle(SilentProgress())
         return [_spawn(spec, [*self.command(spec), "-incoming", "defer"])]
 
     def guest_description(self) -> str:
-        self._settle(SilentProgress())  # of an earlier command, remembered
-        version = self._image.kernel_version
+        self.settle(SilentProgress())  # of an earlier command, remembered
+        version = self.guest_image.kernel_version
         plural = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
         if self.accelerator == "kvm":
             return f"QEMU/KVM, Linux {version}, {plural}, code at native speed"
@@ -90,12 +90,12 @@ class Qemu:
             "figures show that it works, not how fast it is"
         )
 
-    def _settle(self, progress: Progress) -> None:
+    def settle(self, progress: Progress) -> None:
         if self.accelerator is None:
-            self.accelerator = "kvm" if kvm.usable(self._image, progress) else "tcg"
+            self.accelerator = "kvm" if kvm.usable(self.guest_image, progress) else "tcg"
 
     @cached_property
-    def _image(self) -> image.Image:
+    def guest_image(self) -> image.Image:
         """Of an earlier `prepare`, perhaps of another process."""
         found = image.find()
         if found is None:
@@ -111,9 +111,9 @@ class Qemu:
             *console_device(spec.console),
             # Relative: the length of a socket's path is limited, and this is our directory.
             *("-qmp", f"unix:{qmp_name(spec.host)},server=on,wait=off"),
-            *("-kernel", str(self._image.kernel), "-initrd", str(_archive(spec))),
-            *("-append", self._kernel_line()),
-            *standard_devices(spec.tap, spec.mac, self._image.root),
+            *("-kernel", str(self.guest_image.kernel), "-initrd", str(archive(spec))),
+            *("-append", self.kernel_line()),
+            *standard_devices(spec.tap, spec.mac, self.guest_image.root),
             *_share_devices(spec),
             *copy_devices(spec.copies),
         ]
@@ -127,7 +127,7 @@ class Qemu:
         # dirty bitmap coherency with TCG memory access"). A guest then arrives with old pages.
         return f"{(spec.memory_mb << 10) - 8}K"
 
-    def _kernel_line(self) -> str:
+    def kernel_line(self) -> str:
         # The kernel distrusts TCG's time stamp counter, which is the host's, and would read the
         # time from an emulated device: 1.2 us a call instead of 0.1.
         clock = _clock() if self.accelerator == "tcg" else ""
@@ -160,7 +160,7 @@ def _spawn(spec: GuestSpec, command: list[str]) -> Process:
     return spawn(command, namespace=spec.namespace, cwd=spec.state, output=spec.console)
 
 
-def _archive(spec: GuestSpec) -> Path:
+def archive(spec: GuestSpec) -> Path:
     """Written once: where a guest moves to, its firmware must find the same bytes."""
     return spec.state / "initramfs.cpio"
 
@@ -183,7 +183,7 @@ def _region_device(spec: GuestSpec) -> list[str]:
     ]
 
 
-def _seed(spec: GuestSpec) -> Seed:
+def seed(spec: GuestSpec) -> Seed:
     return Seed(
         name=spec.name,
         address=f"{spec.address}/{PREFIX_LENGTH}",

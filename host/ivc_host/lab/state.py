@@ -22,7 +22,7 @@ from ..errors import LabError, UsageError
 from .process import Process
 
 DEFAULT_NAME = "default"
-_VERSION = 4
+_VERSION = 5
 
 
 def base() -> Path:
@@ -40,14 +40,19 @@ class GuestRecord:
     #: What takes the guest in on another host; the guest is there once `processes` have ended.
     receiver: list[Process] = field(default_factory=list)
     receiver_host: int = 0
+    #: On each host the file with the number of its process, where the hypervisor keeps one.
+    pid_files: list[str] = field(default_factory=list)
 
     def alive(self) -> bool:
         return _all_alive(self.processes)
 
     def settle(self) -> None:
         """Where the guest is now. Whoever migrates it ends the side that does not have it."""
-        if not self.receiver or _all_alive(self.processes):
+        if _all_alive(self.processes):
             return
+        for host, file in enumerate(self.pid_files, start=1):
+            if (found := _process_in(file, self.uuid)) is not None:
+                self.processes, self.host = [found], host
         if _all_alive(self.receiver):
             self.processes, self.host = self.receiver, self.receiver_host
             self.receiver, self.receiver_host = [], 0
@@ -72,6 +77,16 @@ class HostRecord:
             return Path(self.roll).read_text().split()
         except OSError:
             return None
+
+
+def _process_in(file: str, uuid: str) -> Process | None:
+    """Its file is left behind when it is killed, and the number may be another's by now."""
+    try:
+        found = Process.of(int(Path(file).read_text()))
+        command = Path(f"/proc/{found.pid}/cmdline").read_bytes()
+        return found if uuid.encode() in command else None
+    except (OSError, ValueError, ProcessLookupError):
+        return None
 
 
 def _all_alive(processes: list[Process]) -> bool:
