@@ -11,7 +11,7 @@ import typer
 
 from .. import paths
 from ..errors import IvcError, UsageError
-from . import fabtests, guests, host, matrix, migrate, migrate_qemu, model, mpi, programs, xen
+from . import fabtests, guests, host, libvirt, matrix, migrate, migrate_qemu, model, mpi, programs, xen
 from .part import Part, Run, SkipPart, leftovers
 
 PARTS = [
@@ -26,6 +26,8 @@ PARTS = [
     Part("fabtests", "libfabric's own tests: the quick set, through the provider", fabtests.quick),
     Part("uml", "two and three user-mode Linux guests", guests.uml),
     Part("qemu", "two QEMU guests with an ivshmem device", guests.qemu),
+    Part("libvirt", "a guest that moves between two hosts with a libvirtd each (only when named)",
+         libvirt.libvirt, on_demand=True),
     Part("xen", "three guests of Xen, over grants", xen.xen),
     Part("migrate-xen", "MPI jobs in two guests of Xen that move between hosts (only when named)",
          migrate_qemu.migrate_xen, on_demand=True),
