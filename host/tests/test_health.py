@@ -479,7 +479,9 @@ def test_a_bad_source_spoils_no_other(
         Broken(name, Options(timeout=0.2), Context(past)) for name in names
     ]
     sources += registry.sources(Settings(sources={"file": {}}), Context(past), "guard.toml")
-    found = {one.source: one for one in asyncio.run(round.read(sources, [host], 7))}
+    readings = asyncio.run(round.read(sources, [host], 7))
+    assert {one.host for one in readings} == {"a"}
+    found = {one.source: one for one in readings}
     assert {name: (one.level, one.text) for name, one in found.items()} == {
         "slow": (UNKNOWN, "no answer within 0.2 s"),
         "wild": (UNKNOWN, "a defect of this source: KeyError: 'x'"),
