@@ -13,7 +13,7 @@ from .load import Load, LoadSource, covered
 from .promql import PrometheusOptions, Series, owner, owners, query
 from .web import Web
 
-_USED = "(node_memory_MemTotal_bytes - node_memory_MemAvailable_bytes)"
+_TOTAL, _FREE = "node_memory_MemTotal_bytes", "node_memory_MemAvailable_bytes"
 _DISKS = 'device!~"(dm-|md|loop|ram|zram|nbd|sr).*"'
 
 
@@ -29,9 +29,9 @@ def queries(label: str, window: float, idle_hours: float) -> dict[str, str]:
     cpus = f'count by ({label}) (node_cpu_seconds_total{{mode="idle"}})'
     return {
         "cpu": f"100 * clamp_min(1 - sum by ({label}) ({idle_ticks}) / {cpus}, 0)",
-        "used": f"max by ({label}) (avg_over_time({_USED}[{over}:15s]))",
-        "idle": f"max by ({label}) (min_over_time({_USED}[{idle}:1m]))",
-        "total": f"max by ({label}) (node_memory_MemTotal_bytes)",
+        "used": f"max by ({label}) ({_TOTAL} - avg_over_time({_FREE}[{over}]))",
+        "idle": f"max by ({label}) ({_TOTAL} - max_over_time({_FREE}[{idle}]))",
+        "total": f"max by ({label}) ({_TOTAL})",
         "io": f"100 * max by ({label}) (rate(node_disk_io_time_seconds_total{{{_DISKS}}}[{over}]))",
         "times": f"node_boot_time_seconds[{over}]",
     }
