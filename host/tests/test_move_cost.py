@@ -70,7 +70,8 @@ def test_other_energies_are_an_error() -> None:
 
 def test_table_and_picture(tmp_path: Path) -> None:
     costs = _costs()
-    assert move_cost_report.table(costs).row_count == 1
+    table = move_cost_report.table(costs)
+    assert (table.row_count, len(table.columns)) == (10, 2)
     assert "same energies" in move_cost_report.legend(costs)
     picture = tmp_path / "cost.png"
     move_cost_report.draw(picture, costs, "here")

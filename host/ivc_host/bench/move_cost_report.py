@@ -16,22 +16,26 @@ _COLOURS = ("#1f4e9c", "#c4621a", "#2b7a3f", "#7a2b6e")
 
 
 def table(costs: Costs) -> Table:
-    """A row for each path and network of the migration: medians of the runs."""
+    """A column for each path and network of the migration: medians of the runs."""
     plan = costs.plan
     out = Table(title=f"LAMMPS, {4 * plan.cells**3} atoms, {plan.steps} steps: what one move costs")
     out.add_column("path, migration's network")
-    for name in ("overhead", "seconds", "steps touched", "longest step", "usual step", "move",
-                 "guest stands still", "moved", "of 1 h", "of 24 h"):  # fmt: skip
-        out.add_column(name, justify="right")
-    for one in costs.costs():
-        out.add_row(f"{one.side}, {rate_name(one.rate)}", *_cells(one))
+    found = costs.costs()
+    for one in found:
+        out.add_column(f"{one.side}, {rate_name(one.rate)}", justify="right")
+    for label, cells in zip(_ROWS, zip(*map(_cells, found), strict=True), strict=True):
+        out.add_row(label, *cells)
     return out
+
+
+_ROWS = ("overhead", "the same in seconds", "steps touched", "longest step", "usual step", "the move took",
+         "the guest stood still", "bytes moved", "of a run of 1 h", "of a run of 24 h")  # fmt: skip
 
 
 def _cells(one: Cost) -> list[str]:
     return [
         f"{one.percent:.1f} %",
-        f"{one.seconds:.2f}",
+        f"{one.seconds:.2f} s",
         f"{one.touched:g} ({one.touched_still:g})",
         f"{one.longest:.2f} s",
         f"{one.usual * 1000:.0f} ms",

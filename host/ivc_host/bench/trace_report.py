@@ -98,7 +98,7 @@ def show(shown: Shown, console: Console, took: float) -> None:
     console.print(_moves(shown.moves, shown))
     console.print(
         f"{_compared(shown)}{len(shown.points)} iterations, each message checked; the ranks sent "
-        f"{shown.packets['memory']} packets through memory, {shown.packets['network']} over the "
+        f"{shown.packets['memory']} packets through memory, {shown.packets['network']} bytes over the "
         "network.",
         highlight=False,
     )
