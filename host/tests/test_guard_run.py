@@ -217,7 +217,7 @@ def _ended(pid: int) -> int:
 def test_killed_at_any_moment(world: World) -> None:
     """Whenever it is killed, the next one finishes what was begun, and each machine runs once."""
     dice = random.Random(os.environ.get("IVC_TEST_SEED", "guard"))
-    runs = int(os.environ.get("IVC_TEST_KILLS", "60"))
+    runs = int(os.environ.get("IVC_TEST_KILLS", "40"))
     kills = begun = 0
     for run in range(runs):
         host = next(iter(set(world.where().values())))
