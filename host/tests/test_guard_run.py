@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from ivc_host import paths
+from ivc_host import window as windows
 from ivc_host.guard import fleet
 from ivc_host.guard.engine import Guard, Snapshot
 from ivc_host.guard.fleet import Seen
@@ -28,6 +30,7 @@ from ivc_host.guard.plan import HostView, Policy, Rules
 from ivc_host.health.contract import Level
 from ivc_host.hypervisor.contract import State
 from ivc_host.hypervisor.processes import Folder, Record
+from ivc_host.lab.process import Process
 from ivc_host.migrate import inventory
 from ivc_host.migrate.find import hypervisors_of
 
@@ -164,6 +167,86 @@ def _status(world: World) -> dict[str, Any]:
     assert code == 0, text
     told: dict[str, Any] = json.loads(text)
     return told
+
+
+# ---- with processes that share memory
+
+SIZE = 4 * MIB
+LIBRARY = paths.build() / "adapters" / "c" / "libivc.so"
+#: A member of the job, by the number of its rank, that waits.
+MEMBER = """
+import ctypes, signal, sys
+context = ctypes.c_void_p()
+register = ctypes.CDLL(sys.argv[1]).ivc_register
+register.argtypes = [ctypes.c_uint64, ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)]
+if register(int(sys.argv[2]), int(sys.argv[3]), ctypes.byref(context)) != 0:
+    sys.exit(1)
+signal.pause()
+"""
+
+
+def _with_regions(world: World) -> None:
+    """A region for each host, and the machines' processes in that of the first."""
+    file = world.path / "hosts.toml"
+    text = file.read_text()
+    for host in HOSTS:
+        with open(_region(world, host), "wb") as region:
+            region.truncate(SIZE)
+        text = text.replace(f"[hosts.{host}]\n", f'[hosts.{host}]\nregion = "{_region(world, host)}"\n')
+    file.write_text(text)
+
+
+def _region(world: World, host: str) -> Path:
+    return world.path / f"region-{host}"
+
+
+def _member(world: World, name: str, job: int, rank: int) -> subprocess.Popen[bytes]:
+    """A process of that machine, in the region of the first host."""
+    link = world.path / f"{name}.link"
+    if not link.exists():
+        link.symlink_to(_region(world, "h1"))
+    env = {**os.environ, "IVC_REGION": str(link), "IVC_VM": name}
+    one = subprocess.Popen([sys.executable, "-c", MEMBER, str(LIBRARY), str(job), str(rank)], env=env)
+    record = world.folder("h1").record(name)
+    assert record is not None
+    record.link, record.region, record.region_size = str(link), str(_region(world, "h1")), SIZE
+    mine = Process.of(one.pid)
+    record.processes.append((mine.pid, mine.start_time))
+    world.folder("h1").write(name, record)
+    end = time.monotonic() + 10
+    while one.pid not in _members(world, "h1"):
+        assert time.monotonic() < end and one.poll() is None
+        time.sleep(0.01)
+    return one
+
+
+def _members(world: World, host: str) -> list[int]:
+    found = windows.look(str(_region(world, host))).members
+    return [member.pid for member in found if member.phase == "active"]
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")
+def test_a_job_goes_together(world: World) -> None:
+    """g1 and g3 hold one job, g2 another, and host h2 has no room for two."""
+    _with_regions(world)
+    roomy = {"cpu_flags": ["avx2"], "memory": (1 << 30) + 300 * MIB}
+    (world.path / "h2" / "host.json").write_text(json.dumps(roomy))
+    processes = [_member(world, "g1", 1, 0), _member(world, "g3", 1, 1), _member(world, "g2", 2, 0)]
+    try:
+        code, text = world.run("evacuate", "h1")
+        assert code == 0, text
+        places = world.where()
+        assert places == {"g1": "h3", "g3": "h3", "g2": "h2"}, text
+        end = time.monotonic() + 10
+        for process, host in zip(processes, ("h3", "h3", "h2"), strict=True):
+            while process.pid not in _members(world, host):
+                assert time.monotonic() < end and process.poll() is None
+                time.sleep(0.01)
+        assert _members(world, "h1") == []
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 # ---- a guard that is killed

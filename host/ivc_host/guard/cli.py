@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import getpass
 import json
 import os
@@ -292,10 +293,11 @@ async def _ask(
                 raise ServiceError(f"the guard at {at}: {await answer.text()}")
             return await answer.json()
     except (aiohttp.ClientConnectorError, FileNotFoundError) as fault:
-        if none_is_fine and not isinstance(fault, PermissionError):
+        if none_is_fine and fault.errno in (errno.ENOENT, errno.ECONNREFUSED):
             return None
         raise ServiceError(
-            f"no guard answers at {at}: {fault}", hint="start it: ivc guard run, or ivc-guard.service"
+            f"no guard answers at {at}: {fault.strerror}",
+            hint="start it: ivc guard run, or ivc-guard.service",
         ) from None
     except aiohttp.ClientError as fault:
         raise ServiceError(f"the guard at {at} has ended in the middle of an answer: {fault}") from None
@@ -341,12 +343,18 @@ def retry(
     inventory_path: InventoryOption = None,
     lab: Lab = None,
     config: Config = None,
+    state: StateOption = None,
     socket: SocketOption = None,
 ) -> None:
     """Forget the failed moves of VM: it may be tried again, also where it failed."""
 
     async def work() -> int:
-        await _ask("POST", f"/retry/{machine}", socket, _settings(inventory_path, lab, config))
+        words = _settings(inventory_path, lab, config)
+        if await _ask("POST", f"/retry/{machine}", socket, words, none_is_fine=True) is None:
+            with Journal(_folder(state, words), time.time()) as log:
+                if machine not in log.known.tried:
+                    raise UsageError(f"no move of {machine} has failed")
+                log.write("retry", time.time(), machine=machine)
         print(f"{machine} may be tried again")
         return 0
 

@@ -68,5 +68,7 @@ class ProcLoad(LoadSource[Options]):
         files = await host.read(*_FILES, _DEVICE)
         try:
             return sample_of(files, self.context.at, host.boot_id)
-        except (ValueError, KeyError, IndexError) as fault:
+        except KeyError as fault:
+            raise HostError(f"host {host.name}: it has no {fault.args[0]}") from None
+        except (ValueError, IndexError) as fault:
             raise HostError(f"host {host.name}: /proc is not as Linux has it: {fault!r}") from None
