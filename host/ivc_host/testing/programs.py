@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .. import paths
 from ..errors import MissingError
@@ -27,18 +28,37 @@ class Program:
     env: dict[str, str]
 
 
-def suite(build: Path, name: str) -> list[Program]:
-    """The programs of a suite, as the build lists them."""
+def _introspect(build: Path, what: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        ["meson", "introspect", "--tests", str(build)], capture_output=True, text=True
+        ["meson", "introspect", f"--{what}", str(build)], capture_output=True, text=True
     )
     if done.returncode != 0:
         raise MissingError(f"{build} is no build directory", hint="run: ./run build")
-    tests = [t for t in json.loads(done.stdout) if any(s.split(":")[-1] == name for s in t["suite"])]
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def _tests(build: Path, *names: str) -> list[dict[str, Any]]:
+    """The tests of some suites, as Meson describes them."""
+    return [test for test in _introspect(build, "tests")
+            if any(suite.split(":")[-1] in names for suite in test["suite"])]  # fmt: skip
+
+
+def suite(build: Path, name: str) -> list[Program]:
+    """The programs of a suite, as the build lists them."""
+    tests = _tests(build, name)
     for test in tests:
         if not Path(test["cmd"][0]).exists():
             raise MissingError(f"{test['cmd'][0]} is not built", hint="run: ./run build")
     return [Program(test["cmd"], test["env"]) for test in tests]
+
+
+def _targets(build: Path, *names: str) -> list[str]:
+    """What the tests of some suites need, as ninja calls it."""
+    needed = {target for test in _tests(build, *names) for target in test["depends"]}
+    files = [file for target in _introspect(build, "targets") if target["id"] in needed
+             for file in target["filename"]]  # fmt: skip
+    return sorted(os.path.relpath(file, build) for file in files)
 
 
 def run_programs(
@@ -82,7 +102,8 @@ _ADDRESS = {
 _THREAD = {"TSAN_OPTIONS": "halt_on_error=1:exitcode=99:second_deadlock_stack=1"}
 
 
-def _sanitized_build(run: Run, directory: Path, sanitizers: str) -> bool:
+def _sanitized_build(run: Run, directory: Path, sanitizers: str, *suites: str) -> bool:
+    """Build what the tests of these suites need; without any, all."""
     if not (directory / "build.ninja").exists():
         shutil.rmtree(directory, ignore_errors=True)
         done = run.program(
@@ -92,7 +113,8 @@ def _sanitized_build(run: Run, directory: Path, sanitizers: str) -> bool:
         if done.returncode != 0:
             run.failed(f"meson setup {directory.name}", done.stdout)
             return False
-    done = run.program(["nice", "ninja", "-C", str(directory)], timeout=1500)
+    words = ["nice", "ninja", "-C", str(directory), *_targets(directory, *suites)]
+    done = run.program(words, timeout=1500)
     return run.check(f"build with {sanitizers}", done.returncode == 0, done.stdout)
 
 
@@ -108,12 +130,5 @@ def sanitize(run: Run) -> None:
         no_leaks = {"ASAN_OPTIONS": _ADDRESS["ASAN_OPTIONS"].replace("leaks=1", "leaks=0")}
         run_programs(run, fabric, {**_ADDRESS, **no_leaks}, prefix="address: ")
     thread = paths.project() / "build-tsan"
-    if _sanitized_build(run, thread, "thread"):
-        programs = [p for p in suite(thread, "unit") if Path(p.command[0]).name in _THREADED]
-        programs += suite(thread, "threads")
-        run_programs(run, programs, _THREAD, prefix="thread: ")
-
-
-#: Unit tests in which several threads of one process share something.  What processes share is
-#: invisible to ThreadSanitizer.
-_THREADED = {"test-util", "test-blocks", "test-member", "test-message"}
+    if _sanitized_build(run, thread, "thread", "threads"):
+        run_programs(run, suite(thread, "threads"), _THREAD, prefix="thread: ")
