@@ -108,7 +108,7 @@ def _sanitized_build(run: Run, directory: Path, sanitizers: str, *suites: str) -
         shutil.rmtree(directory, ignore_errors=True)
         done = run.program(
             ["meson", "setup", str(directory), str(paths.project()), "--buildtype=debugoptimized",
-             f"-Db_sanitize={sanitizers}", "-Db_lundef=false", "-Dopenmpi=disabled"]
+             f"-Db_sanitize={sanitizers}", "-Db_lundef=false", "-Db_lto=false", "-Dopenmpi=disabled"]
         )  # fmt: skip
         if done.returncode != 0:
             run.failed(f"meson setup {directory.name}", done.stdout)
