@@ -454,7 +454,7 @@ def test_load_from_proc(tmp_path: Path, past: PastFile) -> None:
     assert ask(1601, busy=600, used=90000, io=3000).memory == pytest.approx(3.007, abs=0.001)
     (tmp_path / "proc/meminfo").unlink()
     source.context.at = 1700
-    assert "/proc is not as Linux has it" in asyncio.run(source.load([host], 600))[0].text
+    assert asyncio.run(source.load([host], 600))[0].text == "host a: it has no /proc/meminfo"
 
 
 class Broken(Source[Options]):
