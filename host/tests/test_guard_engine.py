@@ -34,7 +34,7 @@ class World:
         self.gates = {name: asyncio.Event() for name in self.machines}
         self.past: set[str] = set()
         self.faults: dict[str, IvcError] = {}
-        self.settled: dict[str, Ended | None] = {}
+        self.settled: dict[str, Ended] = {}
         self.moves: list[Move] = []
 
     def guard(self, rules: Rules = Rules()) -> Guard:
@@ -62,8 +62,8 @@ class World:
         self.machines[move.machine] = replace(machine, host=move.target)
         return Ended(Outcome.MOVED, downtime=0.1)
 
-    async def settle(self, one: OpenMove) -> Ended | None:
-        return self.settled.get(one.move.machine)
+    async def settle(self, one: OpenMove) -> Ended:
+        return self.settled.get(one.move.machine, Ended(Outcome.UNDECIDED, "its host is silent"))
 
 
 def in_world(test: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:

@@ -74,8 +74,8 @@ class Mover(Protocol):
     async def move(self, move: Move, steps: Steps) -> Ended:
         """The whole of it. Cancelled, it takes back what it did, and returns UNDONE."""
 
-    async def settle(self, one: OpenMove) -> Ended | None:
-        """The end of a move whose guard has died; None: it cannot be told now, ask again."""
+    async def settle(self, one: OpenMove) -> Ended:
+        """The end of a move whose guard has died. UNDECIDED, or an IvcError: it is asked for again."""
 
 
 @dataclass
@@ -84,7 +84,6 @@ class _Task:
     task: asyncio.Task[None]
     begun: float
     phase: str = ""
-    since: float = 0.0
     returns: bool = True
     cancelled: str = ""
 
@@ -207,10 +206,7 @@ class Guard:
             try:
                 ended = await self._mover.settle(one)
             except IvcError as fault:
-                ended = None
-                self._undecided[name] = str(fault)
-            if ended is None:
-                continue
+                ended = Ended(Outcome.UNDECIDED, str(fault))
             self._undecided.pop(name, None)
             self._ended(one.move, ended)
 
@@ -256,7 +252,7 @@ class Guard:
         self.journal.write("begin", now, move=asdict(move))
         self._say(f"{move.machine} moves from {move.source} to {move.target}: {move.why}")
         task = asyncio.create_task(self._move(move), name=f"move {move.machine}")
-        self._tasks[move.machine] = _Task(move, task, now, since=now)
+        self._tasks[move.machine] = _Task(move, task, now)
 
     async def _move(self, move: Move) -> None:
         try:
@@ -288,11 +284,10 @@ class Guard:
         self._say(words + (f": {ended.text}" if ended.text else ""))
 
     def note_phase(self, name: str, phase: str) -> None:
-        now = self._clock()
-        self.journal.write("phase", now, machine=name, phase=phase)
+        self.journal.write("phase", self._clock(), machine=name, phase=phase)
         one = self._tasks.get(name)
         if one is not None:
-            one.phase, one.since = phase, now
+            one.phase = phase
 
     def note_device(self, name: str, device: dict[str, Any]) -> None:
         self.journal.write("device", self._clock(), machine=name, device=device)

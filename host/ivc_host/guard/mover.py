@@ -18,7 +18,7 @@ from ..errors import IvcError
 from ..hypervisor.contract import Hypervisor, Machine, Moving, RegionDevice, State
 from ..hypervisor.faults import MigrateError
 from ..migrate import lock, room
-from ..migrate.find import hypervisors_of, region_path, whom_to_order
+from ..migrate.find import hypervisors_of, leavers
 from ..migrate.inventory import Inventory
 from ..migrate.journey import Journey, Limits, UndecidedError
 from .engine import Ended, Outcome, Steps
@@ -83,11 +83,9 @@ class MachineMover:
     async def _journey(
         self, machine: Machine, here: Hypervisor, there: Hypervisor, steps: Steps
     ) -> Journey:
-        device = await machine.region()
+        device, path, whom, count = await leavers(here, machine, None)
         if device is not None:
             steps.device(asdict(device))
-        path = region_path(machine, here.host, device) if device else ""
-        whom, count = await whom_to_order(machine, here, path, None) if device else ([], 0)
         return Journey(
             source=machine,
             here=here,
@@ -100,15 +98,11 @@ class MachineMover:
             tell=_Teller(steps),
         )
 
-    async def settle(self, one: OpenMove) -> Ended | None:
-        """None: a host does not answer."""
+    async def settle(self, one: OpenMove) -> Ended:
         device = RegionDevice(**one.device) if one.device else None
         made = one.phase not in ("", "check")
-        try:
-            async with self._both(one.move) as (here, there):
-                return await _Pair(one.move.machine, here, there, device, made).settle()
-        except IvcError as fault:
-            return Ended(Outcome.UNDECIDED, str(fault))
+        async with self._both(one.move) as (here, there):
+            return await _Pair(one.move.machine, here, there, device, made).settle()
 
 
 @dataclass

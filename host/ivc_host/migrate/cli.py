@@ -13,12 +13,12 @@ import typer
 
 from ..errors import IvcError, UsageError
 from ..hypervisor import registry
-from ..hypervisor.contract import Hypervisor, Machine, RegionDevice
+from ..hypervisor.contract import Hypervisor, Machine
 from ..hypervisor.faults import MachineError, MigrateError
 from ..hypervisor.host import Host
 from . import inventory, journey, room, show
 from .departure import Departure, describe, leaving
-from .find import hypervisors_of, is_path, machine_of, region_path, whom_to_order
+from .find import hypervisors_of, is_path, leavers, machine_of
 from .interrupts import Interrupts, run
 from .inventory import Inventory
 from .journey import Journey, Limits, Report
@@ -135,7 +135,7 @@ async def _migrate(
     ):
         if here.host.name == target.name:
             raise UsageError(f"{words.vm} is on {target.name} already")
-        device, path, whom, count = await _leavers(here, machine, guest)
+        device, path, whom, count = await leavers(here, machine, guest)
         report = await Journey(
             source=machine,
             here=here,
@@ -148,17 +148,6 @@ async def _migrate(
             tell=tell,
         ).run()
     _tell_report(report, tell)
-
-
-async def _leavers(
-    here: Hypervisor, machine: Machine, guest: str | None
-) -> tuple[RegionDevice | None, str, list[str], int]:
-    """A machine's region: device, file, whom to order away from it, and how many those are."""
-    device = await machine.region()
-    if device is None:
-        return None, "", [], 0
-    path = region_path(machine, here.host, device)
-    return device, path, *await whom_to_order(machine, here, path, guest)
 
 
 def _tell_report(report: Report, tell: show.Quiet) -> None:
@@ -243,7 +232,7 @@ def detach(
 async def _depart(
     here: Hypervisor, machine: Machine, guest: str | None, limits: Limits, tell: show.Quiet
 ) -> Departure:
-    device, path, whom, _ = await _leavers(here, machine, guest)
+    device, path, whom, _ = await leavers(here, machine, guest)
     if device is None:
         raise MigrateError(f"{machine.name} on {here.host.name} has no region")
     departure = Departure(machine, here, device, path)
@@ -294,7 +283,7 @@ async def _save(
 ) -> journey.Saved:
     if (await here.reach.run(["test", "-e", file])).code == 0:
         raise UsageError(f"{file} is there already on {here.host.name}", hint="name a new file")
-    device, path, whom, _ = await _leavers(here, machine, guest)
+    device, path, whom, _ = await leavers(here, machine, guest)
     departure = Departure(machine, here, device, path)
     return await journey.save(machine, file, departure, whom, limits, tell)
 

@@ -137,3 +137,14 @@ def region_path(machine: Machine, host: Host, device: RegionDevice) -> str:
             hint="name its file with --region",
         )
     return host.region
+
+
+async def leavers(
+    here: Hypervisor, machine: Machine, guest: str | None
+) -> tuple[RegionDevice | None, str, list[str], int]:
+    """A machine's region: device, file, whom to order away from it, and how many those are."""
+    device = await machine.region()
+    if device is None:
+        return None, "", [], 0
+    path = region_path(machine, here.host, device)
+    return device, path, *await whom_to_order(machine, here, path, guest)
