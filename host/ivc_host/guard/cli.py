@@ -62,6 +62,10 @@ class _All:
     def words(self) -> settings.GuardSettings:
         return self.own.settings.guard
 
+    def guard(self, log: journal.Log) -> Guard:
+        mover = MachineMover(self.own.book, _limits(self.words))
+        return Guard(log, mover, _rules(self.words), say=_say)
+
     async def look(self) -> Snapshot:
         """Health, load and machines of every host, read at the same time."""
         at = time.time()
@@ -156,16 +160,10 @@ def run_guard(
     async def work() -> int:
         async with _all(inventory_path, lab, config) as everything:
             words = everything.words
-            mover = MachineMover(everything.own.book, _limits(words))
             if dry_run:
-                known = journal.known(_folder(state, words))
-                plan = Guard(journal.Unwritten(known), mover, _rules(words)).look_ahead(
-                    await everything.look(), time.time()
-                )
-                _print_plan(plan, as_json)
-                return _ALARM if plan.alarms else 0
+                return await _look_ahead(everything, journal.known(_folder(state, words)), as_json)
             with Journal(_folder(state, words), time.time()) as log:
-                guard = Guard(log, mover, _rules(words), say=_say)
+                guard = everything.guard(log)
                 if once:
                     plan = await guard.step(await everything.look())
                     await guard.drain()
@@ -177,6 +175,14 @@ def run_guard(
         return 0
 
     raise typer.Exit(_run(work))
+
+
+async def _look_ahead(everything: _All, known: journal.Known, as_json: bool) -> int:
+    """Print what a step would do, with what the journal says."""
+    guard = everything.guard(journal.Unwritten(known))
+    plan = guard.look_ahead(await everything.look(), time.time())
+    _print_plan(plan, as_json)
+    return _ALARM if plan.alarms else 0
 
 
 def _limits(words: settings.GuardSettings) -> Limits:
@@ -231,22 +237,17 @@ def evacuate(
         async with _all(inventory_path, lab, config) as everything:
             everything.own.book.host(host)
             words = everything.words
-            if not dry_run:
-                answer = await _ask("POST", f"/evacuate/{host}", socket, words, none_is_fine=True)
-                if answer is not None:
-                    names = ", ".join(answer["machines"]) or "no machine that is seen now"
-                    print(f"the guard empties {host}: {names}; see 'ivc guard status'")
-                    return 0
-            mover = MachineMover(everything.own.book, _limits(words))
             if dry_run:
                 known = journal.known(_folder(state, words))
                 known.evacuate[host] = _by()
-                guard = Guard(journal.Unwritten(known), mover, _rules(words))
-                plan = guard.look_ahead(await everything.look(), time.time())
-                _print_plan(plan, as_json)
-                return _ALARM if plan.alarms else 0
+                return await _look_ahead(everything, known, as_json)
+            answer = await _ask("POST", f"/evacuate/{host}", socket, words, none_is_fine=True)
+            if answer is not None:
+                names = ", ".join(answer["machines"]) or "no machine that is seen now"
+                print(f"the guard empties {host}: {names}; see 'ivc guard status'")
+                return 0
             with Journal(_folder(state, words), time.time()) as log:
-                guard = Guard(log, mover, _rules(words), say=_say)
+                guard = everything.guard(log)
                 guard.evacuate(host, _by())
                 return await _until_empty(guard, everything, host)
 
@@ -278,10 +279,10 @@ def _by() -> str:
 
 
 async def _ask(
-    method: str, path: str, socket: Path | None, words: settings.GuardSettings | None,
+    method: str, path: str, socket: Path | None, words: settings.GuardSettings,
     none_is_fine: bool = False,
 ) -> Any:  # fmt: skip
-    at = socket or Path((words or settings.GuardSettings()).socket)
+    at = socket or Path(words.socket)
     try:
         async with (
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(at))) as session,
@@ -328,9 +329,7 @@ def cancel(
                 if host not in log.known.evacuate:
                     raise UsageError(f"nobody has asked for {host} to be emptied")
                 log.write("stay", time.time(), host=host, why=_by())
-            print(f"{host} need not be emptied any more")
-            return 0
-        names = ", ".join(answer["cancelled"])
+        names = ", ".join(answer["cancelled"] if answer else [])
         print(f"{host} need not be emptied any more" + (f"; taken back: {names}" if names else ""))
         return 0
 
