@@ -110,24 +110,28 @@ def _intel_folders(root: Path | None) -> tuple[Path, Path]:
     )
 
 
-def _preload() -> str:
-    """LD_PRELOAD with our library first, which nothing can be before that hands out memory."""
-    built = paths.heap()
-    ours = str(_folder(built.name, "preload_dir", built.parent) / built.name)
-    if re.search(r"[\s:]", ours):
+def library(built: Path) -> Path:
+    """A library for LD_PRELOAD: the build's, else the installed one."""
+    return _folder(built.name, "preload_dir", built.parent) / built.name
+
+
+def preload(ours: Path, *, last: bool = False) -> str:
+    """LD_PRELOAD with our library first, which nothing can be before that hands out memory; or last, where it only
+    looks on."""
+    if re.search(r"[\s:]", str(ours)):
         raise MissingError(
             f"LD_PRELOAD cannot name {ours}: blanks and colons separate names in it",
             hint="install it, or build it, in a folder without them",
         )
-    before = re.split(r"[\s:]+", os.environ.get("LD_PRELOAD", ""))
-    return ":".join(dict.fromkeys(name for name in [ours, *before] if name))
+    before = [name for name in re.split(r"[\s:]+", os.environ.get("LD_PRELOAD", "")) if name]
+    return ":".join(dict.fromkeys([*before, str(ours)] if last else [str(ours), *before]))
 
 
 def _with_ours(
     settings: dict[str, str], region: str | None, stats: bool, heap: bool
 ) -> dict[str, str]:
     ours = {"IVC_REGION": region, "IVC_STATS": "1" if stats else None}
-    ours["LD_PRELOAD"] = _preload() if heap else None
+    ours["LD_PRELOAD"] = preload(library(paths.heap())) if heap else None
     return {**settings, **{name: value for name, value in ours.items() if value is not None}}
 
 
@@ -201,31 +205,6 @@ def _mtl() -> dict[str, str]:
     }
 
 
-_LIST = "mca_base_env_list"
-
-
-def _list_of_user() -> str:
-    """The list that 4.1 would use, which may be from its files."""
-    answer = _ompi_info("--param", "mca", "base", "--level", "9", "--parsable")
-    found = re.search(rf"^mca:mca:base:param:{_LIST}:value:(.*)$", answer, re.M)
-    return found[1].strip('"') if found else ""
-
-
-def _carried(names: list[str], *, is_4_1: bool) -> dict[str, str]:
-    """The setting by which mpirun takes these variables to other nodes, joined with what the user has in it.
-
-    Open MPI 4.1 ends a job that has both `mca_base_env_list` and `mpirun -x NAME`. Its other list, which
-    is made for `-x` in its files, goes with `-x`, and not with the first one, which a user may have. 5.0
-    knows the first one only, so where both may be meant it is that.
-    """
-    setting, before = _LIST, os.environ.get(f"OMPI_MCA_{_LIST}", "")
-    if is_4_1 and not (before := _list_of_user()):
-        setting = f"{_LIST}_internal"
-        before = os.environ.get(f"OMPI_MCA_{setting}", "")
-    entries = [entry for entry in before.split(";") if entry]
-    return {f"OMPI_MCA_{setting}": ";".join(dict.fromkeys([*entries, *names]))}
-
-
 @app.command()
 def openmpi(
     region: Region = None,
@@ -242,5 +221,6 @@ def openmpi(
     names = [name for name in settings if not name.startswith("OMPI_")]
     names += [name for name in _OURS if name in os.environ and name not in names]
     if names:
-        settings |= _carried(names, is_4_1=plugin)
+        of_user = openmpi_paths.list_of_user(_ompi_info(*openmpi_paths.ASK_LIST[1:])) if plugin else ""
+        settings |= openmpi_paths.carried(names, is_4_1=plugin, of_user=of_user)
     _print(settings)
