@@ -21,6 +21,7 @@ _GROUPS = {
     "env": "ivc_host.env",
     "fabtests": "ivc_host.fabtests",
     "guard": "ivc_host.guard.cli",
+    "profile": "ivc_host.profile",
 }
 
 #: Commands without subcommands: the module, whose function has the command's name.

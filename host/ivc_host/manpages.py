@@ -172,8 +172,9 @@ def _run_command(page: Page, line: str) -> None:
 def _look_up(page: Page, line: str) -> None:
     """The command exists and its help knows the options."""
     words = shlex.split(line)
+    words = words[: words.index("--")] if "--" in words else words  # then comes another's command
     known = [word for word in words if re.fullmatch(r"[a-z]+", word)]
-    nested = known[1:2] in (["lab"], ["bench"], ["env"], ["guard"], ["demo"])
+    nested = known[1:2] in (["lab"], ["bench"], ["env"], ["guard"], ["demo"], ["profile"])
     command = known[:3] if nested else known[:2]
     done = subprocess.run(
         [sys.executable, "-m", "ivc_host", *command[1:], "--help"],

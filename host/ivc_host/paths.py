@@ -38,6 +38,11 @@ def heap() -> Path:
     return build() / "adapters" / "mpi" / "libivc-heap.so"
 
 
+def mpi_profile() -> Path:
+    """The library that counts what a program asks of its MPI."""
+    return build() / "adapters" / "mpi" / "libivc-profile.so"
+
+
 def plugin() -> Path:
     """The folder in which the build leaves mca_btl_ivc.so."""
     return build() / "adapters" / "openmpi"
