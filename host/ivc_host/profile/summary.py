@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from rich.console import Console
@@ -32,7 +33,8 @@ def show(profile: Profile, savings: figures.Savings | None, console: Console) ->
 
 
 def title(profile: Profile) -> str:
-    by = f", {profile.mpi}" if profile.mpi else ""
+    version = re.split("[,\n]", profile.mpi)[0].split()  # then follows much else
+    by = f", {' '.join(version)}" if version else ""
     guests = len(set(figures.guests(profile).values()))
     return f"{_plural(profile.size, 'rank')} in {_plural(guests, 'guest')}{by}"
 

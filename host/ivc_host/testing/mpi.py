@@ -16,6 +16,7 @@ from pathlib import Path
 from .. import openmpi, paths
 from ..errors import MissingError
 from .part import Run, SkipPart
+from .profiled import profiled
 
 _STATS = re.compile(
     r"^ivc: rank (\d+) on host (\S+), peer (\d+) on host (\S+): memory: "
@@ -536,6 +537,7 @@ def host(run: Run) -> None:
         _heap(run, where)
         _whole(run, where)
         _crowded(run, where)
+        profiled(run, program("integrity"), environment(str(where)))
         _free_lists(run, where)
         _looks(run, where)
         _required(run, where)
