@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -512,7 +513,7 @@ def test_files_that_cannot_be_merged_are_kept(job: Job, tmp_path: Path) -> None:
     job.put("g0.100.0.jsonl", [{"ivc": "transport", "version": 9}])
     done = ivc("--", launcher(tmp_path, _HYDRA, job.folder), cwd=tmp_path)
     found = re.search(r"kept in (\S+),", done.stderr)
-    assert done.returncode == 1 and found and list(Path(found[1]).glob("*.jsonl"))
+    assert done.returncode == 1 and found and list(Path(found[1]).rglob("*.jsonl"))
     subprocess.run(["rm", "-r", found[1]], check=True)
 
 
@@ -551,5 +552,32 @@ def test_hosts_whose_files_are_lost_are_a_remark(job: Job, tmp_path: Path) -> No
         def command(self, line: str) -> list[str]:
             return ["sh", "-c", "echo gone >&2; exit 1"]
 
-    found, faults = gather.fetch([Gone()], Path("/x"), tmp_path)
-    assert len(found) == 1 and "n3" in faults[0] and "gone" in faults[0]
+    (fault,) = gather.fetch([Gone()], Path("/x"), tmp_path)
+    assert "n3" in fault and "gone" in fault
+
+
+def test_this_host_may_be_named_as_well(job: Job, tmp_path: Path) -> None:
+    """Its files are fetched and removed like those of another one, and none is lost."""
+    before = no_folders()
+    (tmp_path / "bin").mkdir()
+    script(tmp_path / "bin" / "ssh", 'while [ "$1" != -- ]; do shift; done\nexec sh -c "$2"')
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    done = ivc("--gather", "localhost", "--", launcher(tmp_path, _HYDRA, job.folder), cwd=tmp_path, PATH=path)
+    assert done.returncode == 0, done.stderr
+    assert model.load(tmp_path / "ivc-profile.json").pairs == job.profile().pairs
+    assert no_folders() == before
+
+
+def test_a_profile_that_is_asked_to_end_keeps_what_was_counted(job: Job, tmp_path: Path) -> None:
+    command = launcher(tmp_path, _HYDRA, job.folder, f"touch {tmp_path}/begun; exec sleep 60")
+    with subprocess.Popen(
+        [sys.executable, "-m", "ivc_host", "profile", "--", command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as child:
+        end = time.monotonic() + 30
+        while not (tmp_path / "begun").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        child.terminate()
+        said = child.communicate(timeout=30)[1]
+    assert child.returncode == 143, said
+    profile = model.load(tmp_path / "ivc-profile.json")
+    assert profile.exit_status == 143 and profile.pairs == job.profile().pairs

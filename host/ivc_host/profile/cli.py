@@ -83,27 +83,34 @@ def run(
         sources += [gather.Guest(guests, name) for name in guests.guests]
     else:
         launch.found(command)
-    folder = Path(tempfile.mkdtemp(prefix="ivc-profile-"))
-    status = _run(command, place, sources, folder)
+    base = Path(tempfile.mkdtemp(prefix="ivc-profile-"))
+    status = _run(command, place, sources, base)
     try:
-        profile = _collected(sources, folder, job)
+        profile = _collected(sources, base, job)
         profile.command, profile.exit_status = list(command), status
         _write(profile, output, html, csv, savings)
     except IvcError as fault:
-        _keep(folder, fault)
+        _keep(base, fault)
         if status == 0:
             raise
         print(f"ivc: {fault}", file=sys.stderr)
         raise typer.Exit(status) from None
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(base, ignore_errors=True)
     summary.show(profile, savings, Console(stderr=True, highlight=False))
     print(f"ivc: profile in {output}" + (f", report in {html}" if html else ""), file=sys.stderr)
     raise typer.Exit(status)
 
 
-def _run(command: Sequence[str], place: launch.Place, sources: Sequence[gather.Source], folder: Path) -> int:
-    """Runs it; nothing is left when it does not start."""
+def _folder(base: Path) -> Path:
+    """The job's, of the same name on all hosts; what is fetched from others lies beside it."""
+    return base / "job"
+
+
+def _run(command: Sequence[str], place: launch.Place, sources: Sequence[gather.Source], base: Path) -> int:
+    """Runs it; nothing is left here when it does not start."""
+    folder = _folder(base)
     try:
+        folder.mkdir()
         gather.prepare(sources, folder)
         mpi = launch.recognise(command, place)
         settings = {"IVC_STATS": f"json:{folder}"}
@@ -114,13 +121,13 @@ def _run(command: Sequence[str], place: launch.Place, sources: Sequence[gather.S
         words, own = launch.told(command, mpi, settings, place)
         return place.run(words, own)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(base, ignore_errors=True)
         raise
 
 
-def _collected(sources: Sequence[gather.Source], folder: Path, job: str | None) -> model.Profile:
-    fetched, faults = gather.fetch(sources, folder, folder)
-    files = read_folders([folder])
+def _collected(sources: Sequence[gather.Source], base: Path, job: str | None) -> model.Profile:
+    faults = gather.fetch(sources, _folder(base), base)
+    files = read_folders([base])
     if files.is_empty():
         raise ProfileError("; ".join(["the job left no file", *faults]), hint=_NOTHING)
     profile = merge(files, job)
@@ -137,13 +144,13 @@ _NOTHING = (
 )
 
 
-def _keep(folder: Path, fault: IvcError) -> None:
+def _keep(base: Path, fault: IvcError) -> None:
     """What was counted is not lost with the fault; an empty folder goes."""
-    if any(folder.rglob("*.jsonl")):
-        where = f"the files are kept in {folder}, for ivc profile merge"
+    if any(base.rglob("*.jsonl")):
+        where = f"the files are kept in {base}, for ivc profile merge"
         fault.hint = f"{fault.hint}; {where}" if fault.hint else where
     else:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(base, ignore_errors=True)
 
 
 @app.command("merge")

@@ -56,20 +56,25 @@ def prepare(sources: Sequence[Source], folder: Path) -> None:
         _run(source, f"mkdir -p -m 700 {shlex.quote(str(folder))}")
 
 
-def fetch(sources: Sequence[Source], folder: Path, into: Path) -> tuple[list[Path], list[str]]:
-    """Bring the files of each here, into a folder of its own; and what could not be fetched, in words."""
-    found, faults = [], []
+def fetch(sources: Sequence[Source], folder: Path, into: Path) -> list[str]:
+    """Bring the files of each here, into a folder of its own; what could not be fetched is told in words."""
+    faults = []
     for number, source in enumerate(sources):
         own = into / f"from-{number}"
         own.mkdir()
-        found.append(own)
         quoted = shlex.quote(str(folder))
         try:
             _unpack(_run(source, f"tar -C {quoted} -cf - ."), own)
-            _run(source, f"rm -rf {quoted}")
+            remove([source], folder)
         except (ProfileError, tarfile.TarError) as fault:
             faults.append(f"files of {source.name} are missing: {fault}")
-    return found, faults
+    return faults
+
+
+def remove(sources: Sequence[Source], folder: Path) -> None:
+    """The folder is ours alone; the one that it lies in may be that of this machine, with what was fetched."""
+    for source in sources:
+        _run(source, f"rm -rf {shlex.quote(str(folder))}; rmdir {shlex.quote(str(folder.parent))} 2>/dev/null; true")
 
 
 def _unpack(archive: bytes, into: Path) -> None:

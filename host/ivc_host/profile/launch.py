@@ -65,6 +65,8 @@ class Here:
             raise MissingError(f"{words[0]} cannot be started: {fault.strerror}") from None
         try:
             return _status(_waited(child))
+        except SystemExit as leave:  # a batch system's time is over, for instance: what was counted is wanted
+            return _code(leave)
         finally:
             _end(child)
 
@@ -77,8 +79,13 @@ def _waited(child: subprocess.Popen[bytes]) -> int:
             continue  # the terminal has sent it to the command as well, and what it had counted is wanted
 
 
+def _code(leave: SystemExit) -> int:
+    """By signals.end_cleanly(): 128 and the number of the signal."""
+    return leave.code if isinstance(leave.code, int) else 1
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """We were asked to end, and not by a terminal."""
+    """Kindly first: mpiexec ends its ranks."""
     if child.poll() is not None:
         return
     child.terminate()
@@ -113,6 +120,8 @@ class InLab:
             return self._lab.run(self._guest, words, own, cwd=Path.cwd(), capture=False).returncode
         except KeyboardInterrupt:
             return 130
+        except SystemExit as leave:
+            return _code(leave)
 
     def _environment(self) -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if _CARRIED.fullmatch(name)}

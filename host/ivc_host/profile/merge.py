@@ -35,12 +35,13 @@ class Files:
 
 def read_folders(folders: Iterable[Path]) -> Files:
     """All files below; one that two folders have (hosts that share a disk) counts once, the longer one."""
-    chosen: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.rglob("*.jsonl")):
-            before = chosen.get(path.name)
-            if before is None or before.stat().st_size < path.stat().st_size:
-                chosen[path.name] = path
+    chosen: dict[tuple[str, bytes], Path] = {}
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.jsonl"))):
+        with path.open("rb") as opened:
+            key = (path.name, opened.readline())  # two hosts of one name have files of one name
+        before = chosen.get(key)
+        if before is None or before.stat().st_size < path.stat().st_size:
+            chosen[key] = path
     found = Files()
     for path in chosen.values():
         file = read(path)
