@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ivc_host.bench.floor import Floor
-from ivc_host.profile import figures, gather, measured, merge, model
+from ivc_host.profile import figures, gather, launch, measured, merge, model
 
 
 def ivc(*words: str, cwd: Path | None = None, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -291,7 +291,9 @@ def test_a_line_that_is_cut_off_is_left_out(job: Job) -> None:
         ({"version": 2}, ["version 2", "reads version 1"]),
         ({"ivc": "something"}, ["no file of IVC_STATS"]),
         ({"begin": "now"}, ["line 1", "begin"]),
+        ({"begin": 1e300}, ["line 1", "begin"]),
         ({"rank": -3}, ["line 1", "rank"]),
+        ({"rank": 1 << 30}, ["line 1", "rank"]),
     ],
 )
 def test_heads_that_cannot_be_meant(job: Job, change: dict[str, Any], words: list[str]) -> None:
@@ -554,6 +556,44 @@ def test_hosts_whose_files_are_lost_are_a_remark(job: Job, tmp_path: Path) -> No
 
     (fault,) = gather.fetch([Gone()], Path("/x"), tmp_path)
     assert "n3" in fault and "gone" in fault
+
+
+class Shells:
+    """A lab whose guests are shells here, each in a folder of its own."""
+
+    guests = ["g1", "g2"]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ran: list[tuple[str, list[str], dict[str, str]]] = []
+
+    def ssh_argv(self, guest: str, remote: str) -> list[str]:
+        return ["sh", "-c", remote.replace("/job", f"/job-{guest}")]
+
+    def run(self, guest: str, argv: list[str], env: dict[str, str], *_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
+        self.ran.append((guest, list(argv), dict(env)))
+        return subprocess.CompletedProcess(argv, 5, "HYDRA build details:", "")
+
+
+def test_a_lab_runs_it_in_its_first_guest(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FI_PROVIDER", "ivc")
+    monkeypatch.setenv("SECRET", "no")
+    lab = Shells(tmp_path)
+    place, sources = launch.InLab(lab), [gather.Guest(lab, name) for name in lab.guests]  # type: ignore[arg-type]
+    command = ["mpiexec", "-n", "4", "prog"]
+    mpi = launch.recognise(command, place)
+    words, own = launch.told(command, mpi, {"IVC_STATS": "json:/x"}, place)
+    assert place.run(words, own) == 5
+    guest, argv, env = lab.ran[-1]
+    assert (guest, argv) == ("g1", ["mpiexec", "-genv", "IVC_STATS", "json:/x", "-n", "4", "prog"])
+    assert env["FI_PROVIDER"] == "ivc" and "PATH" in env and "SECRET" not in env
+    gather.prepare(sources, tmp_path / "base" / "job")
+    for rank, path in enumerate(sorted(job.folder.iterdir())):
+        (tmp_path / "base" / f"job-g{rank % 2 + 1}" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "here").mkdir()
+    assert gather.fetch(sources, tmp_path / "base" / "job", tmp_path / "here") == []
+    assert merge.merge(merge.read_folders([tmp_path / "here"])).pairs == job.profile().pairs
+    assert not list((tmp_path / "base").glob("*"))
 
 
 def test_this_host_may_be_named_as_well(job: Job, tmp_path: Path) -> None:

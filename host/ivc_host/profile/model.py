@@ -98,8 +98,8 @@ class Process(_Part):
 class Step(_Part):
     """Bytes that were sent in a stretch of time; from the beginning of the job, in seconds."""
 
-    begin: float
-    end: float
+    begin: Seconds
+    end: Seconds
     memory: Count
     network: Count
 
@@ -113,10 +113,10 @@ class Profile(_Part):
     command: list[str] = []
     exit_status: int | None = None
     #: Seconds since 1970.
-    begin: float = 0.0
+    begin: Seconds = 0.0
     job: str | None = None
     mpi: str = ""
-    size: Annotated[int, Field(ge=1)]
+    size: Annotated[int, Field(ge=1, le=1 << 20)]
     processes: list[Process]
     pairs: list[Pair]
     #: Messages by size class, for each path.

@@ -18,11 +18,12 @@ from ..errors import IvcError
 
 VERSION = 1
 
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, lt=1 << 64)]
+#: Also since 1970: a date that calendars have.
+Seconds = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
 #: k holds messages of 2^(k-1) < size <= 2^k bytes; 0 those of one byte, -1 those of none.
 SizeClass = Annotated[int, Field(ge=-1, le=64)]
-Rank = Annotated[int, Field(ge=0, lt=1 << 24)]
+Rank = Annotated[int, Field(ge=0, lt=1 << 20)]
 
 
 class ProfileError(IvcError):
@@ -88,17 +89,17 @@ class TransportHead(_Line):
     adapter: str
     endpoint: str
     region: str | None = None
-    begin: float = Field(allow_inf_nan=False)
+    begin: Seconds
 
 
 class MpiHead(_Line):
     host: str
     pid: int
     rank: Rank
-    size: Annotated[int, Field(ge=1, le=1 << 24)]
+    size: Annotated[int, Field(ge=1, le=1 << 20)]
     job: str | None = None
     mpi: str = ""
-    begin: float = Field(allow_inf_nan=False)
+    begin: Seconds
 
 
 class _TransportSample(_Line):

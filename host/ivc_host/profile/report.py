@@ -12,6 +12,8 @@ from .words import bytes_text, count_text, percent, seconds_text
 
 #: A table of more rows is not read: the CSV has them.
 _PAIRS = 100
+#: Of more ranks a map has no cell that could be seen.
+_MAPPED = 4096
 
 _CSS = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #111; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
@@ -71,6 +73,8 @@ def _section(title: str, svg: str | None, caption: str) -> list[str]:
 def _matrices(profile: Profile) -> list[str]:
     if not figures.total(profile).messages:
         return []
+    if profile.size > _MAPPED:
+        return [f"<p>Maps are drawn for up to {_MAPPED} ranks.</p>"]
     maps = [
         _figure(plots.heat(profile, lambda pair: pair.bytes, "bytes"), "Bytes sent"),
         _figure(plots.heat(profile, lambda pair: pair.messages, "messages"), "Messages sent"),
