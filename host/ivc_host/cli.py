@@ -31,6 +31,7 @@ _COMMANDS = {
     "detach": "ivc_host.migrate.cli",
     "save": "ivc_host.migrate.cli",
     "load": "ivc_host.migrate.cli",
+    "place": "ivc_host.place.cli",
 }
 
 app = typer.Typer(
