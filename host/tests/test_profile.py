@@ -204,7 +204,7 @@ def test_what_the_mpi_carries_itself(job: Job) -> None:
         job.put(f"g{rank}.{100 + rank}.0.jsonl", lines)
     lines = job.mpi_lines(0)
     lines[1]["sent"] = {"0": {"messages": 1, "bytes": 1}, "1": {"messages": 3, "bytes": 300}, "2": {"messages": 9, "bytes": 9},
-                        "other": {"messages": 1, "bytes": 1}}  # fmt: skip
+                        "other": {"messages": 1, "bytes": 1}, "9" * 5000: {"messages": 1, "bytes": 1}}  # fmt: skip
     job.put("g0.100.mpi.jsonl", lines)
     found = {(pair.sender, pair.receiver): pair for pair in job.profile().pairs}
     assert found[0, 1].by("mpi") == model.Volume(messages=3, bytes=300) and found[0, 1].path == "mpi"
@@ -272,6 +272,21 @@ def test_a_killed_rank_keeps_what_it_had_counted(job: Job) -> None:
     (job.folder / "g1.101.mpi.jsonl").unlink()
     profile = job.profile()
     assert "rank 1 left no file" in profile.remarks[0] and not profile.complete
+
+
+def test_peers_that_left_no_file_are_ranks_all_the_same(job: Job, tmp_path: Path) -> None:
+    """The plug-in knows the rank of a peer, of which there may be no file."""
+    for path in [*job.folder.glob("*.mpi.jsonl"), job.folder / "g3.103.0.jsonl"]:
+        path.unlink()
+    for rank in range(3):
+        lines = job.lines(rank)
+        for line in lines[1:3]:
+            line["peers"][-1]["rank"] = 3
+        job.put(f"g{rank}.{100 + rank}.0.jsonl", lines)
+    written(job, tmp_path / "a.json")
+    profile = model.load(tmp_path / "a.json")
+    assert profile.size == 4 and not profile.complete and "rank 3 left no file" in profile.remarks[0]
+    assert figures.sent_by_rank(profile)[3] == sum(2 * job.bytes(3, other) for other in range(3))
 
 
 def test_a_line_that_is_cut_off_is_left_out(job: Job) -> None:

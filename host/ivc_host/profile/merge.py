@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from .model import Pair, Path_, Process, Profile, Step, Volume, Volumes
@@ -61,8 +63,8 @@ def merge(files: Files, job: str | None = None) -> Profile:
         raise ProfileError("no file of the job is whole", hint="was the disk full?")
     ranks = _Ranks(files)
     processes = _processes(files, ranks)
-    size = max([file.head.size for file in files.mpi] + [max(processes) + 1])
     pairs = _Pairs(files, ranks)
+    size = max([file.head.size for file in files.mpi] + [1 + rank for rank in {*processes, *chain(*pairs.found)}])
     remarks = _remarks(files, processes, size, pairs)
     jobs = _jobs(files)
     return Profile(
@@ -197,8 +199,8 @@ class _Pairs:
     def _take_calls(self, rank: int, own: MpiFile) -> None:
         """What the program sent to where the transport carried nothing, the MPI has carried itself."""
         for name, sent in (own.sample.sent if own.sample else {}).items():
-            if not name.isdecimal() or int(name) >= own.head.size or int(name) == rank:
-                continue
+            if not re.fullmatch("[0-9]{1,7}", name) or int(name) >= own.head.size or int(name) == rank:
+                continue  # "other", or itself
             pair = self._pair(rank, int(name))
             if pair.messages == 0 and sent.messages and not pair.received:
                 pair.path, pair.why = "mpi", "the MPI carries it itself"
