@@ -58,16 +58,21 @@ bool ivc_crowd_waits(struct ivc_crowd *crowd)
     return true;
 }
 
-void ivc_crowd_give_way(struct ivc_crowd *crowd, uint64_t long_cycles)
+uint64_t ivc_crowd_give_way(struct ivc_crowd *crowd)
 {
-    uint64_t start = ivc_cycles(), now, took;
+    uint64_t start = ivc_cycles(), took;
 
     sched_yield();
-    now = ivc_cycles();
-    took = now - start;
+    crowd->given_at = ivc_cycles();
+    took = crowd->given_at - start;
     crowd->given += took;
-    crowd->given_at = now;
-    crowd->ours_for = long_cycles > 0 && took > long_cycles ? took / OUR_PART : 0;
+    crowd->ours_for = 0;
     if (crowd->yields > 1)
         crowd->yields -= (uint32_t)IVC_MIN(took / YIELD_CYCLES, crowd->yields - 1);
+    return took;
+}
+
+void ivc_crowd_keep(struct ivc_crowd *crowd, uint64_t took, unsigned waiters)
+{
+    crowd->ours_for = took / (OUR_PART * IVC_MAX(waiters, 1u));
 }

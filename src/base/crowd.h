@@ -9,8 +9,9 @@
  * A thread that is alone on its processor asks once in so many turns, and calls nothing else.
  *
  * Another rank that waits as well soon gives way in turn.  Whoever keeps the processor for as long as the
- * kernel lets it does not: then we take half of that for ourselves before we give way again.  What we
- * are in may be no wait at all, but a program that works and looks now and then whether something has come.
+ * kernel lets it does not: then we take half of that for ourselves before we give way again.  It may have
+ * been others who wait and keep it in the same way, so of several ranks on a processor each takes its part of that
+ * half: together they take less each time, and that ends.  What we are in may be no wait at all, but a program that works and looks now and then whether something has come.
  * It looks like a wait that does not end, so the longer one lasts the seldomer its turns give way.
  *
  * One thread at a time.  Several that take turns see each other's counts change, and give way once
@@ -67,9 +68,11 @@ static inline bool ivc_crowd_has_turn(uint32_t idle)
 /* Whether somebody does, and this turn gives way. */
 bool ivc_crowd_waits(struct ivc_crowd *crowd);
 
-/* Calls sched_yield(2).  `long_cycles` of ivc_cycles() is what nobody needs who gives way in turn; 0: that
- * is not known yet. */
-void ivc_crowd_give_way(struct ivc_crowd *crowd, uint64_t long_cycles);
+/* Calls sched_yield(2); the answer is for how long others had the processor, of ivc_cycles(). */
+uint64_t ivc_crowd_give_way(struct ivc_crowd *crowd);
+/* After that, when it was longer than anybody needs who gives way in turn: keeps the processor for a while.  `waiters`
+ * are the ranks on it, ourselves included. */
+void ivc_crowd_keep(struct ivc_crowd *crowd, uint64_t took, unsigned waiters);
 
 /* Before the end of a turn that made a system call, or took as long as one: it counts as many. */
 static inline void ivc_crowd_long_turn(struct ivc_crowd *crowd)

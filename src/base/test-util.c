@@ -206,6 +206,22 @@ static void test_copy(void)
     }
 }
 
+/* Ranks on one processor who all wait, and have learned from each other that it is kept for long: each round they keep
+ * it for less, however many they are.  Who is alone with a program that works has half as much as that. */
+static void test_kept_turns(void)
+{
+    for (unsigned ranks = 1; ranks <= 64; ranks *= 2) {
+        struct ivc_crowd crowd = { 0 };
+        uint64_t took = 1 << 24;
+
+        ivc_crowd_keep(&crowd, took, ranks);
+        CHECK(crowd.ours_for > 0);
+        CHECK_THAT((ranks - 1) * crowd.ours_for <= took / 2, "%u ranks", ranks);
+        if (ranks == 1)
+            CHECK_EQ(crowd.ours_for, took / 2);
+    }
+}
+
 static pid_t start_rival(void)
 {
     pid_t pid = fork();
@@ -227,7 +243,7 @@ static unsigned wait_for(struct ivc_crowd *crowd, bool counts, unsigned turns)
         if (ivc_crowd_is_due(crowd)) {
             given++;
             if (counts)
-                ivc_crowd_give_way(crowd, 0);
+                ivc_crowd_give_way(crowd);
             else
                 sched_yield();
         }
@@ -281,6 +297,7 @@ static const struct check_case cases[] = {
     { "error lines", test_errors, 0 },
     { "copies of every length", test_copy, 0 },
     { "somebody wants the processor", test_crowd, 0 },
+    { "what is kept becomes less", test_kept_turns, 0 },
     { "... of one thread among several", test_crowd_threads, 0 },
 };
 CHECK_MAIN(cases)

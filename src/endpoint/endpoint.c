@@ -166,6 +166,7 @@ int ivc_endpoint_open(const struct ivc_endpoint_options *options, struct ivc_end
     endpoint->threads = options->threads;
     endpoint->crowded = options->crowded;
     endpoint->tight = options->tight;
+    endpoint->processors = (unsigned)IVC_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
     endpoint->magic_id = options->magic_id;
     endpoint->client_id = options->client_id;
     endpoint->on_packet = options->on_packet;

@@ -119,6 +119,7 @@ struct ivc_endpoint {
     bool end_turn;                  /* a handler asked for it */
     struct ivc_crowd crowd;
     bool crowded, tight;            /* endpoint.h */
+    unsigned processors;            /* of this kernel, when it was opened */
     struct ivc_rest rest;
     struct ivc_moderation moderation;
     struct ivc_peer *cooled[IVC_HOT_MAX];   /* those that were hot before the last sleep */

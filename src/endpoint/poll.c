@@ -461,12 +461,29 @@ bool ivc_endpoint_gives_way(struct ivc_endpoint *endpoint)
     return ivc_crowd_has_turn(endpoint->crowd.idle);
 }
 
+/* Of those that share our memory: others who wait are not known. */
+static unsigned ranks_on_a_processor(struct ivc_endpoint *endpoint)
+{
+    unsigned ranks = 1;
+
+    if (ivc_gate_try(&endpoint->gate)) {
+        if (endpoint->home.region)
+            ranks += ivc_region_count_neighbours(endpoint->home.region);
+        ivc_gate_leave(&endpoint->gate);
+    }
+    return (ranks + endpoint->processors - 1) / endpoint->processors;
+}
+
 static __attribute__((noinline)) void give_way(struct ivc_endpoint *endpoint)
 {
     struct ivc_crowd *crowd = &endpoint->crowd;
+    uint64_t took, most = LONG_US * endpoint->rest.cycles_per_us;   /* 0: not known yet */
 
-    if (!crowd->is_left)
-        ivc_crowd_give_way(crowd, LONG_US * endpoint->rest.cycles_per_us);
+    if (!crowd->is_left) {
+        took = ivc_crowd_give_way(crowd);
+        if (most > 0 && took > most)
+            ivc_crowd_keep(crowd, took, ranks_on_a_processor(endpoint));
+    }
     crowd->is_left = false;
 }
 

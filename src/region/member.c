@@ -59,6 +59,17 @@ uint32_t ivc_region_count_members(const struct ivc_region *region)
     return n;
 }
 
+uint32_t ivc_region_count_neighbours(const struct ivc_region *region)
+{
+    uint32_t n = 0;
+
+    /* Relaxed, as above.  A slot that changed hands since the helper has looked counts as it was before. */
+    for (uint32_t slot = 0; slot < region->geometry.capacity; slot++)
+        n += slot != region->self.slot && (ivc_load_relaxed(&region->kernels[slot]) & 1) != 0
+             && ivc_layout_phase(ivc_load_relaxed(&ivc_region_slot(region, slot)->state)) == IVC_PHASE_ACTIVE;
+    return n;
+}
+
 int ivc_region_member_check(const struct ivc_region *region, uint32_t slot, uint32_t generation,
                             bool *ret_left)
 {

@@ -139,6 +139,8 @@ int ivc_region_member(const struct ivc_region *region, uint32_t slot, struct ivc
 
 /* How many living members there are, at the moment. */
 uint32_t ivc_region_count_members(const struct ivc_region *region);
+/* Other members that are known to be of our kernel, which a moment ago is enough for. */
+uint32_t ivc_region_count_neighbours(const struct ivc_region *region);
 
 /* Where a member is found, as its address tells: its slot in a window, else its domain. */
 uint32_t ivc_region_place(const struct ivc_region *region);
