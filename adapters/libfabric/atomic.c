@@ -211,6 +211,7 @@ static ssize_t atomic_do(struct ivc_fi_ep *ep, struct atomic *atomic)
     r = ivc_fi_rma_begin(ep, atomic->to, &atomic->call);
     if (r == 0)
         r = execute(ep, atomic);
+    ivc_fi_rma_count(ep, &atomic->call, r, atomic->count * atomic->size);
     ivc_fi_unlock(ep->domain);
     return r;
 }

@@ -65,6 +65,37 @@ static void on_done(void *arg, struct ivc_message *message, int status)
         sink->done(arg, message, status);
 }
 
+/* ---------------------------------------------------------------- the same, counted */
+
+static bool on_whole_counted(void *arg, struct ivc_peer *core, const struct ivc_packet *packet)
+{
+    struct ivc_fi_ep *ep = arg;
+
+    if (!on_whole(arg, core, packet))
+        return false;
+    ivc_profile_received(ep->profile, core,
+                         (size_t)packet->head_len + packet->body_len - sizeof(struct ivc_fi_header));
+    return true;
+}
+
+/* Whether it is one that the application sent, as on_start() takes it, and none that we need for our own purposes. */
+static bool is_application_message(const struct ivc_message *message)
+{
+    const struct ivc_fi_header *header = message->header;
+
+    return message->header_len == sizeof *header && header->len == sizeof *header
+           && (header->kind == IVC_FI_KIND_MSG || header->kind == IVC_FI_KIND_TAGGED);
+}
+
+static void on_start_counted(void *arg, struct ivc_message *message)
+{
+    struct ivc_fi_ep *ep = arg;
+
+    if (is_application_message(message))
+        ivc_profile_received(ep->profile, message->peer, message->len);
+    on_start(arg, message);
+}
+
 /* ---------------------------------------------------------------- opening */
 
 ivc_atomic_u32 ivc_fi_eps_open;
@@ -120,14 +151,16 @@ int ivc_fi_ep_open_core(struct ivc_fi_ep *ep)
         ivc_fi_say("%s", ivc_error_text());
         return r < 0 ? r : -FI_ENODEV;
     }
-    r = ivc_mailbox_new(ep->endpoint, on_start, on_done, ep, &ep->mailbox);
+    ivc_fi_profile_open(ep);
+    r = ivc_mailbox_new(ep->endpoint, ep->profile ? on_start_counted : on_start, on_done, ep, &ep->mailbox);
     if (r != 0) {
         ivc_fi_say("%s", ivc_error_text());
+        ivc_fi_profile_close(ep);
         ivc_endpoint_free(ep->endpoint);
         ep->endpoint = NULL;
         return ivc_fi_error(r);
     }
-    ivc_mailbox_set_whole(ep->mailbox, on_whole);
+    ivc_mailbox_set_whole(ep->mailbox, ep->profile ? on_whole_counted : on_whole);
     atomic_fetch_add(&ivc_fi_eps_open, 1);
     warn_once(ep->endpoint);
     say_descriptors();

@@ -28,7 +28,7 @@ static int enable_locked(struct ivc_fi_ep *ep)
     r = ivc_fi_ep_attach(ep);
     if (r != 0)
         goto err_recv;
-    ep->enabled = true;
+    ep->enabled = ep->profile ? IVC_FI_COUNTED : IVC_FI_ENABLED;
     return 0;
 err_recv:
     ivc_fi_ep_detach(ep);
@@ -112,6 +112,7 @@ static int ep_close(struct fid *fid)
     }
     linger(ep);
     ivc_fi_stats_print(ep);
+    ivc_fi_profile_close(ep);
     ivc_fi_ep_detach(ep);
     ivc_fi_ep_unbind(ep);
     /* The mailbox first: it knows operations and receives, and it uses the endpoint. */

@@ -22,6 +22,7 @@
 #include "base/util.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/message.h"
+#include "endpoint/profile.h"
 
 #include <pthread.h>
 #include <rdma/fabric.h>
@@ -100,6 +101,9 @@ struct ivc_fi_peer {
     struct ivc_fi_reach_peer *reach;    /* reach.c: what we know of his memory; NULL at first */
 };
 
+/* ivc_fi_ep::enabled; the last: and all that is sent and received is counted (ivc_fi_ep::profile). */
+enum { IVC_FI_DISABLED, IVC_FI_ENABLED, IVC_FI_COUNTED };
+
 struct ivc_fi_ep {
     /* What every message touches. */
     struct fid_ep fid;
@@ -110,7 +114,7 @@ struct ivc_fi_ep {
     uint32_t by_addr_size;
     struct ivc_fi_cq *tx_cq, *rx_cq;    /* NULL: none bound */
     bool tx_selective, rx_selective;    /* FI_SELECTIVE_COMPLETION at the binding */
-    bool enabled;
+    uint8_t enabled;                    /* IVC_FI_ENABLED, ... */
     bool msg_order_checked;
     uint64_t caps;                      /* as the application asked for; FI_SOURCE, ... */
     uint64_t tx_op_flags, rx_op_flags;
@@ -134,6 +138,7 @@ struct ivc_fi_ep {
     uint32_t users;                     /* fi_stx, aliases: -FI_EBUSY */
     struct ivc_fi_reach *reach;         /* reach.c: our own memory in the region; NULL at first */
     struct ivc_fi_target *target;       /* target.c: requests of others; NULL at first */
+    struct ivc_profile *profile;        /* NULL: none was asked for */
     void *receive;                      /* receive.c's own, if it needs any */
 };
 
@@ -157,6 +162,9 @@ enum { IVC_FI_SELF_MAX = 160 };
 void ivc_fi_describe_self(const struct ivc_fi_ep *ep, char *ret_text, size_t size);
 /* A line for each peer when IVC_STATS asks for it; before the core's endpoint goes. */
 void ivc_fi_stats_print(const struct ivc_fi_ep *ep);
+/* The profile that IVC_STATS asks for instead: while the core's endpoint is there. */
+void ivc_fi_profile_open(struct ivc_fi_ep *ep);
+void ivc_fi_profile_close(struct ivc_fi_ep *ep);
 extern struct fi_ops_cm ivc_fi_cm_ops;
 extern struct fi_ops_collective ivc_fi_collective_ops;
 

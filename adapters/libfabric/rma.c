@@ -212,6 +212,7 @@ static ssize_t rma_write(struct ivc_fi_ep *ep, struct rma *rma)
     r = ivc_fi_rma_begin(ep, rma->to, &rma->call);
     if (r == 0)
         r = write_now(ep, rma, len);
+    ivc_fi_rma_count(ep, &rma->call, r, len);
     ivc_fi_unlock(ep->domain);
     return r;
 }
@@ -266,6 +267,7 @@ static ssize_t rma_read(struct ivc_fi_ep *ep, struct rma *rma)
     r = ivc_fi_rma_begin(ep, rma->to, &rma->call);
     if (r == 0)
         r = read_now(ep, rma, len);
+    ivc_fi_rma_count(ep, &rma->call, r, len);
     ivc_fi_unlock(ep->domain);
     return r;
 }

@@ -40,6 +40,13 @@ static inline void ivc_fi_rma_ended(struct ivc_fi_ep *ep, const struct ivc_fi_rm
                     !(call->flags & IVC_FI_QUIET) && ivc_fi_report_tx(ep, call->flags));
 }
 
+/* It was begun, if `r` is 0. */
+static inline void ivc_fi_rma_count(struct ivc_fi_ep *ep, const struct ivc_fi_rma_call *call, int r, size_t len)
+{
+    if (__builtin_expect(ep->profile != NULL, 0) && r == 0)
+        ivc_profile_onesided(ep->profile, call->peer->peer, len);
+}
+
 static inline size_t ivc_fi_iov_len(const struct iovec *iov, unsigned n_iov)
 {
     size_t len = 0;

@@ -327,16 +327,13 @@ static ssize_t send_other(struct ivc_fi_ep *ep, struct ivc_fi_peer *peer,
     return inject(ep, peer, send, len);
 }
 
-ssize_t ivc_fi_send(struct ivc_fi_ep *ep, const struct ivc_fi_send *send)
+static inline ssize_t send_enabled(struct ivc_fi_ep *ep, const struct ivc_fi_send *send)
 {
     const uint64_t special = FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_FENCE | FI_MULTICAST
                              | FI_TRIGGER | FI_COMMIT_COMPLETE;
     struct ivc_fi_peer *peer;
-    int r;
+    int r = ivc_fi_ep_peer(ep, send->to, &peer);
 
-    if (RARELY(!ep->enabled))
-        return -FI_EOPBADSTATE;
-    r = ivc_fi_ep_peer(ep, send->to, &peer);
     if (RARELY(r != 0))
         return r;
     if (OFTEN(!(send->flags & special) && send->n_iov <= IVC_FI_IOV_MAX)) {
@@ -352,4 +349,30 @@ ssize_t ivc_fi_send(struct ivc_fi_ep *ep, const struct ivc_fi_send *send)
             return ivc_fi_error(r);
     }
     return send_other(ep, peer, send);
+}
+
+/* Counted when it was taken: who is told to try again will. */
+static __attribute__((noinline)) ssize_t send_counted(struct ivc_fi_ep *ep, const struct ivc_fi_send *send)
+{
+    struct ivc_fi_peer *peer;
+    enum ivc_path path;
+    ssize_t r;
+
+    if (!ep->enabled)
+        return -FI_EOPBADSTATE;
+    r = ivc_fi_ep_peer(ep, send->to, &peer);
+    if (r != 0)
+        return r;
+    path = ivc_peer_path(peer->peer);
+    r = send_enabled(ep, send);
+    if (r == 0)
+        ivc_profile_sent(ep->profile, peer->peer, path, length(send));
+    return r;
+}
+
+ssize_t ivc_fi_send(struct ivc_fi_ep *ep, const struct ivc_fi_send *send)
+{
+    if (RARELY(ep->enabled != IVC_FI_ENABLED))
+        return send_counted(ep, send);
+    return send_enabled(ep, send);
 }

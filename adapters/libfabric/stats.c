@@ -6,33 +6,28 @@
  *
  * Counted is what went in packets, was read in place, or was pulled over the network.  What RMA writes
  * to or reads from a peer's memory in the region is not.
+ *
+ * And a profile, where IVC_STATS asks for that instead: of messages as the application sends and receives them.
  */
 #include "internal.h"
 
+#include "base/launcher.h"
+#include "base/stats.h"
 #include "region/region.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-/* Hydra's, Open MPI 4's, and PMIx's. */
-static const char *const rank_variables[] = { "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK" };
 
 /* "rank 3", or "process 4711" where no launcher has said a rank. */
 static void describe_process(char *text, size_t size)
 {
-    for (unsigned i = 0; i < sizeof rank_variables / sizeof *rank_variables; i++) {
-        const char *value = getenv(rank_variables[i]);
-        size_t digits = value ? strspn(value, "0123456789") : 0;
+    uint32_t rank;
 
-        if (digits > 0 && digits < 10 && !value[digits]) {
-            snprintf(text, size, "rank %s", value);
-            return;
-        }
-    }
-    snprintf(text, size, "process %ld", (long)getpid());
+    if (ivc_launcher_rank(&rank))
+        snprintf(text, size, "rank %" PRIu32, rank);
+    else
+        snprintf(text, size, "process %ld", (long)getpid());
 }
 
 void ivc_fi_describe_self(const struct ivc_fi_ep *ep, char *ret_text, size_t size)
@@ -50,7 +45,7 @@ void ivc_fi_stats_print(const struct ivc_fi_ep *ep)
 {
     char self[IVC_FI_SELF_MAX];
 
-    if (!ep->endpoint || !ivc_env_is_on("IVC_STATS"))
+    if (!ep->endpoint || !ivc_stats_are_printed())
         return;
     ivc_fi_describe_self(ep, self, sizeof self);
     for (const struct ivc_fi_peer *peer = ep->peers; peer; peer = peer->next) {
@@ -69,4 +64,19 @@ void ivc_fi_stats_print(const struct ivc_fi_ep *ep)
                 s.sent_bytes, s.received_packets, s.received_bytes, s.full, in_place, s.network_sent_bytes,
                 s.network_received_bytes, why);
     }
+}
+
+void ivc_fi_profile_open(struct ivc_fi_ep *ep)
+{
+    /* All calls are under the domain's lock. */
+    const struct ivc_profile_options options = { .adapter = "provider" };
+
+    if (ivc_stats_are_written() && ivc_profile_open(ep->endpoint, &options, &ep->profile) != 0)
+        ivc_fi_say("%s; the job goes on without a profile", ivc_error_text());
+}
+
+void ivc_fi_profile_close(struct ivc_fi_ep *ep)
+{
+    ivc_profile_close(ep->profile);
+    ep->profile = NULL;
 }

@@ -157,11 +157,28 @@ int ivc_mailbox_progress(struct ivc_mailbox *mailbox)
     return 0;
 }
 
+enum ivc_path ivc_peer_path(const struct ivc_peer *peer)
+{
+    (void)peer;
+    return IVC_PATH_NETWORK;
+}
+
+static unsigned n_counted;
+static size_t counted;
+
+void ivc_profile_sent(struct ivc_profile *profile, struct ivc_peer *peer, enum ivc_path path, size_t len)
+{
+    (void)profile, (void)peer;
+    CHECK(path == IVC_PATH_NETWORK);
+    n_counted++;
+    counted += len;
+}
+
 static void begin(void)
 {
     ep = (struct ivc_fi_ep){
         .domain = &domain, .mailbox = (struct ivc_mailbox *)&ep, .by_addr = by_addr,
-        .by_addr_size = 2, .tx_cq = &cq, .rx_cq = &cq, .enabled = true,
+        .by_addr_size = 2, .tx_cq = &cq, .rx_cq = &cq, .enabled = IVC_FI_ENABLED,
         .caps = FI_MSG | FI_TAGGED | FI_DIRECTED_RECV, .min_multi_recv = 64,
     };
     CHECK(ivc_fi_send_init(&ep) == 0 && ivc_fi_recv_init(&ep) == 0);
@@ -653,6 +670,28 @@ static void test_exhausted(void)
     over();
 }
 
+/* What was taken is counted once, by whatever way it goes, and what was refused is not. */
+static void test_counted(void)
+{
+    begin();
+    ep.tx_cq = NULL;
+    CHECK(tsendmsg(8, 0, NULL) == 0 && n_counted == 0);
+    ep.enabled = IVC_FI_COUNTED;
+    CHECK(tsendmsg(8, 0, NULL) == 0 && n_counted == 1 && counted == 8);
+    CHECK(tsendmsg(0, FI_DELIVERY_COMPLETE, NULL) == 0 && n_counted == 2 && counted == 8);
+    next_answer = IVC_E_FULL;
+    CHECK(tsendmsg(100, 0, NULL) == 0 && n_counted == 3 && counted == 108);
+    next_answer = IVC_E_GONE;
+    CHECK(tsendmsg(100, 0, NULL) == -FI_ECONNABORTED);
+    next_answer = IVC_E_FULL;
+    while (ep.n_ops < IVC_FI_QUEUE_SIZE)
+        CHECK(tsendmsg(0, 0, NULL) == 0);
+    n_counted = 0;
+    CHECK(tsendmsg(8, 0, NULL) == -FI_EAGAIN);
+    CHECK(n_counted == 0 && counted == 108);
+    over();
+}
+
 static const struct check_case cases[] = {
     { "a receive waits", test_posted, 0 },
     { "a message waits", test_early, 0 },
@@ -663,6 +702,7 @@ static const struct check_case cases[] = {
     { "sends", test_send, 0 },
     { "injects", test_inject, 0 },
     { "acknowledged sends", test_acknowledged, 0 },
+    { "counted sends", test_counted, 0 },
     { "too many under way", test_exhausted, 0 },
     { "answers that nobody takes", test_unanswered, 0 },
     { "no memory for an answer", test_no_space, 0 },

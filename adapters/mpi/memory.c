@@ -15,6 +15,7 @@
 #include "internal.h"
 
 #include "base/error.h"
+#include "base/stats.h"
 #include "base/util.h"
 #include "endpoint/endpoint.h"
 #include "region/region.h"
@@ -200,7 +201,7 @@ static void say(void)
 {
     char host[64];
 
-    if (!ivc_env_is_on("IVC_STATS") || memory.pieces + memory.refused == 0)
+    if (!ivc_stats_are_printed() || memory.pieces + memory.refused == 0)
         return;
     ivc_region_own_host(host);
     fprintf(stderr, "ivc: process %d on host %.64s: memory for MPI: %" PRIu64 " pieces %" PRIu64

@@ -95,6 +95,7 @@ typedef struct ivc_btl_frag ivc_btl_frag;
 struct ivc_btl_module {
     mca_btl_base_module_t super;
     struct ivc_endpoint *endpoint;
+    struct ivc_profile *profile;        /* NULL: none was asked for */
     size_t packet_max;                  /* largest packet that is never refused for good; max_send_size may be more */
     size_t send_max;                    /* largest packet that goes without a buffer */
     mca_btl_base_module_error_cb_fn_t error_cb;
@@ -135,6 +136,10 @@ struct ivc_btl_component {
 };
 /* The one symbol that the object shows: Open MPI looks it up by this name. */
 extern struct ivc_btl_component mca_btl_ivc_component __attribute__((visibility("default")));
+
+/* btl_ivc_component.c */
+/* The rank in the first job of an mpirun; spawned jobs count upwards in the high bits. */
+uint32_t ivc_btl_client_of_process(void);
 
 /* btl_ivc_module.c */
 struct mca_btl_base_endpoint_t *ivc_btl_endpoint_of(struct ivc_peer *peer);
@@ -220,5 +225,14 @@ void ivc_btl_lose(struct mca_btl_base_endpoint_t *endpoint, const char *reason);
 enum { IVC_BTL_NAME_MAX = 160 };
 void ivc_btl_peer_name(const struct ivc_peer *peer, char ret_name[IVC_BTL_NAME_MAX]);
 void ivc_btl_stats_print(void);
+
+/* btl_ivc_profile.c */
+/* For the endpoint that is about to be opened. */
+ivc_endpoint_packet_fn *ivc_btl_profile_handler(void);
+/* When it is open: from here on what is sent is counted, if a profile is wanted. */
+void ivc_btl_profile_open(bool threads);
+/* A packet that did not come as such, and was delivered. */
+void ivc_btl_profile_received(struct ivc_peer *peer, mca_btl_base_tag_t tag, const void *header, size_t header_len,
+                              size_t total);
 
 #endif

@@ -19,6 +19,7 @@
 #include "opal/util/proc.h"
 
 #include "base/error.h"
+#include "base/stats.h"
 #include "base/util.h"
 
 /* Of a message that goes at once: its receiver has to copy it once more than one that waits for it.  Where more ranks
@@ -82,10 +83,10 @@ static int component_register(void)
         "(default: the environment variable IVC_REGION, then what is found)",
         MCA_BASE_VAR_TYPE_STRING, NULL, 0, 0, OPAL_INFO_LVL_3, MCA_BASE_VAR_SCOPE_READONLY,
         &c->region);
-    c->stats = ivc_env_is_on("IVC_STATS");
+    c->stats = ivc_stats_are_printed();
     register_bool("stats",
         "Print at the end, per rank and peer, how much went through memory "
-        "(default: true when the environment variable IVC_STATS is set, and not to 0)",
+        "(default: true when the environment variable IVC_STATS is set, not to 0 and not to json:DIR)",
         &c->stats);
     c->network = false;
     register_bool("network",
@@ -146,8 +147,7 @@ static uint64_t group_of_job(void)
     return open_mpi << 32 | OPAL_PROC_MY_NAME.jobid >> 16;
 }
 
-/* The rank in the first job of an mpirun; spawned jobs count upwards in the high bits. */
-static uint32_t client_of_process(void)
+uint32_t ivc_btl_client_of_process(void)
 {
     uint32_t job = OPAL_PROC_MY_NAME.jobid & 0xffff;
 
@@ -180,7 +180,7 @@ static int endpoint_open(bool threads, bool crowded, struct ivc_endpoint **ret_e
     const struct ivc_endpoint_options options = {
         .region = c->region != NULL && c->region[0] != '\0' ? c->region : NULL,
         .magic_id = group_of_job(),
-        .client_id = client_of_process(),
+        .client_id = ivc_btl_client_of_process(),
         .ring_size = c->ring_size,
         .segment_size = c->segment_size,
         .expected_peers = n_ranks > 0 ? n_ranks - 1 : 0,
@@ -188,7 +188,7 @@ static int endpoint_open(bool threads, bool crowded, struct ivc_endpoint **ret_e
         .crowded = crowded,
         .network = c->network,
         .moves = c->moves,
-        .on_packet = ivc_btl_on_packet,
+        .on_packet = ivc_btl_profile_handler(),
         .on_gone = ivc_btl_on_gone,
         .on_arrival = ivc_btl_on_arrival,
         .arg = &ivc_btl_module,
@@ -308,6 +308,7 @@ static mca_btl_base_module_t **component_init(int *num_btls, bool enable_progres
     opal_output_verbose(10, opal_btl_base_framework.framework_output, "btl: ivc: %s",
                         ivc_endpoint_describe(m->endpoint));
     ivc_btl_rdma_init();
+    ivc_btl_profile_open(enable_mpi_threads);
     modules[0] = &m->super;
     modules[1] = &ivc_btl_rdma_module;
     *num_btls = 2;

@@ -127,6 +127,7 @@ static bool deliver(struct mca_btl_base_endpoint_t *endpoint, const struct lent 
     handler->cbfunc(&m->super, lent->tag, &m->received, handler->cbdata);
     if (!ivc_endpoint_view_is_whole(m->endpoint))
         ivc_btl_lose(endpoint, "the shared memory was taken away while a message was read in it");
+    ivc_btl_profile_received(endpoint->peer, lent->tag, header, header_len, header_len + lent->len);
     return true;
 }
 

@@ -17,6 +17,7 @@
 #include "opal/util/proc.h"
 
 #include "base/error.h"
+#include "endpoint/profile.h"
 
 static int add_procs(mca_btl_base_module_t *btl, size_t nprocs, struct opal_proc_t **procs,
                      struct mca_btl_base_endpoint_t **endpoints, struct opal_bitmap_t *reachable);
@@ -194,6 +195,8 @@ static int module_finalize(mca_btl_base_module_t *btl)
     ivc_btl_queue_flush(flush_ms);
     if (mca_btl_ivc_component.stats)
         ivc_btl_stats_print();
+    ivc_profile_close(m->profile);
+    m->profile = NULL;
     endpoints_free(m);
     ivc_endpoint_free(m->endpoint);
     m->endpoint = NULL;

@@ -23,6 +23,7 @@
 
 #include "base/caller.h"
 #include "base/copy.h"
+#include "endpoint/profile.h"
 
 enum { UNDER_WAY = 1 };     /* beside Open MPI's codes */
 
@@ -338,6 +339,9 @@ static int start(struct mca_btl_base_endpoint_t *endpoint, struct ivc_btl_operat
         perform(op, request, (void *) (uintptr_t) request->address);
     else if (op->len > 0)
         rc = perform_by_handle(endpoint, op, request, remote);
+    if (OPAL_UNLIKELY(ivc_btl_module.profile != NULL) && endpoint->peer != NULL
+        && (rc == OPAL_SUCCESS || rc == UNDER_WAY))
+        ivc_profile_onesided(ivc_btl_module.profile, endpoint->peer, op->len);
     if (rc == UNDER_WAY)
         return OPAL_SUCCESS;
     if (rc == OPAL_SUCCESS)

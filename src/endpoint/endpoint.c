@@ -247,6 +247,7 @@ static void free_peers(struct ivc_endpoint *endpoint)
             ivc_backlog_free(&peer->unsent);
             ivc_backlog_free(&peer->unsure);
             ivc_backlog_free(&peer->unread);
+            free(ivc_load_relaxed(&peer->traffic));     /* whoever counted has ended */
             free(peer);
         }
 }

@@ -38,6 +38,8 @@ typedef void ivc_endpoint_gone_fn(void *arg, struct ivc_peer *peer, const char *
  * all the time.  False: forget what was read, the same packet comes once more, from wherever it is still
  * to be had (or on_gone is called).  A handler that does not ask loses the peer instead. */
 bool ivc_endpoint_body_is_whole(struct ivc_endpoint *endpoint);
+/* Around that handler: whether it was told so, and the packet comes once more. */
+bool ivc_endpoint_body_was_torn(const struct ivc_endpoint *endpoint);
 
 /* Called when a process of our group makes itself known that we never connected to; the endpoint
  * has connected to it already.  May be NULL: then packets of such a process are not taken. */

@@ -6,6 +6,8 @@
  * may let the load overtake the store; what would have to be a fence on this side is done by the
  * helper with membarrier(2), which makes every thread of the process pass one.
  *
+ * The helper stands for any thread that is not the application's: one of them at a time has the gate closed.
+ *
  * Invariants.  While the helper holds the gate nobody is inside, and what was done inside is visible
  * to it; who goes in afterwards sees what it did.  One thread of the application at a time goes in
  * and out (an endpoint of several threads has locks of its own, which the helper takes).

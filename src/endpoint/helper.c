@@ -45,7 +45,7 @@ struct ivc_helper {
     int refused;                /* why the region that is there was not joined, last time */
 };
 
-static void close_gate(struct ivc_endpoint *endpoint)
+void ivc_endpoint_stop(struct ivc_endpoint *endpoint)
 {
     if (!endpoint->threads) {
         ivc_gate_close(&endpoint->gate);
@@ -56,7 +56,7 @@ static void close_gate(struct ivc_endpoint *endpoint)
     pthread_mutex_lock(&endpoint->send_lock);
 }
 
-static void open_gate(struct ivc_endpoint *endpoint)
+void ivc_endpoint_go_on(struct ivc_endpoint *endpoint)
 {
     if (!endpoint->threads) {
         ivc_gate_open(&endpoint->gate);
@@ -143,10 +143,10 @@ static void answer_strangers(struct ivc_endpoint *endpoint)
     for (uint32_t slot = 0; slot < ivc_region_capacity(region); slot++) {
         if (!is_stranger(endpoint, slot, &member))
             continue;
-        close_gate(endpoint);
+        ivc_endpoint_stop(endpoint);
         if (is_stranger(endpoint, slot, &member))
             (void)ivc_link_refuse(region, slot, member.generation);   /* or the next time */
-        open_gate(endpoint);
+        ivc_endpoint_go_on(endpoint);
     }
 }
 
@@ -172,11 +172,11 @@ static bool give_up_if_lost(struct ivc_helper *helper)
 
     if (!lost && !ivc_region_is_evicted(endpoint->home.region))
         return false;
-    close_gate(endpoint);
+    ivc_endpoint_stop(endpoint);
     ivc_lost_region(endpoint, lost ? "the shared memory was taken away"
                                    : "this guest stood still and was taken for dead");
     leave(helper);
-    open_gate(endpoint);
+    ivc_endpoint_go_on(endpoint);
     helper->leaving = false;
     return true;
 }
@@ -203,10 +203,10 @@ static void look_at_lent(struct ivc_helper *helper)
     if (lost == helper->lent_lost)
         return;
     helper->lent_lost = lost;
-    close_gate(endpoint);
+    ivc_endpoint_stop(endpoint);
     (void)ivc_peers_each(endpoint, end_for_lent);
     ivc_endpoint_leave_to_progress(endpoint);
-    open_gate(endpoint);
+    ivc_endpoint_go_on(endpoint);
 }
 
 /* Where there is to be a network, it is there before memory is given up: who cannot load it stays. */
@@ -236,11 +236,11 @@ static void look_at_orders(struct ivc_helper *helper)
     }
     helper->busy = is_needed(helper);
     if (helper->busy) {
-        close_gate(endpoint);
+        ivc_endpoint_stop(endpoint);
         under_way = suspend_pairs(helper);
         if (helper->leaving && !under_way)
             leave(helper);
-        open_gate(endpoint);
+        ivc_endpoint_go_on(endpoint);
     }
     if (endpoint->home.region && ivc_region_has_orders(region))
         answer_strangers(endpoint);
@@ -270,11 +270,11 @@ static void look_for_neighbours(struct ivc_endpoint *endpoint)
 
         if (!is_new_neighbour(endpoint, slot, &member))
             continue;
-        close_gate(endpoint);
+        ivc_endpoint_stop(endpoint);
         peer = is_new_neighbour(endpoint, slot, &member);
         if (peer)
             (void)ivc_peer_attach(endpoint, peer, &member);
-        open_gate(endpoint);
+        ivc_endpoint_go_on(endpoint);
     }
 }
 
@@ -298,18 +298,18 @@ static void look_for_region(struct ivc_helper *helper)
     helper->refused = r;
     if (r != 0)
         return;
-    close_gate(endpoint);
+    ivc_endpoint_stop(endpoint);
     ivc_residence_move_in(endpoint, &residence);
-    open_gate(endpoint);
+    ivc_endpoint_go_on(endpoint);
 }
 
 static bool is_loss_pending(struct ivc_endpoint *endpoint)
 {
     bool pending;
 
-    close_gate(endpoint);
+    ivc_endpoint_stop(endpoint);
     pending = ivc_lost_is_pending(endpoint);
-    open_gate(endpoint);
+    ivc_endpoint_go_on(endpoint);
     return pending;
 }
 

@@ -42,6 +42,7 @@ struct ivc_peer {
     struct ivc_peer_stats stats;
     void *arg;
     void *mailbox;                  /* message.c's */
+    struct ivc_traffic *_Atomic traffic;    /* profile.c's; NULL: nothing was counted */
     struct ivc_peer *next;          /* in its bucket */
 
     /* Suspending (suspend.c). */
@@ -393,6 +394,9 @@ void ivc_suspend_tell(struct ivc_endpoint *endpoint);
 /* helper.c */
 int ivc_helper_start(struct ivc_endpoint *endpoint);
 void ivc_helper_stop(struct ivc_endpoint *endpoint);
+/* For a thread that is not the application's: no call of the application is under way between these. */
+void ivc_endpoint_stop(struct ivc_endpoint *endpoint);
+void ivc_endpoint_go_on(struct ivc_endpoint *endpoint);
 
 /* wait.c */
 void ivc_wait_free(struct ivc_endpoint *endpoint);

@@ -111,6 +111,11 @@ bool ivc_endpoint_body_is_whole(struct ivc_endpoint *endpoint)
     return endpoint->body != IVC_BODY_TORN;
 }
 
+bool ivc_endpoint_body_was_torn(const struct ivc_endpoint *endpoint)
+{
+    return endpoint->body == IVC_BODY_TORN;
+}
+
 /* The packet's body is about to be read: by what, and when. 0: that is not timed, as the clock takes 15 ns. */
 static inline uint64_t begin_reading(const struct ivc_endpoint *endpoint, struct ivc_peer *peer,
                                      struct ivc_packet *packet)
