@@ -9,7 +9,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -157,7 +156,6 @@ static void put_process(FILE *to)
 {
     struct timespec now;
     char host[64];
-    uint32_t rank;
 
     if (gethostname(host, sizeof host) != 0)
         host[0] = '\0';
@@ -165,12 +163,7 @@ static void put_process(FILE *to)
     clock_gettime(CLOCK_REALTIME, &now);
     fputs(", \"host\": ", to);
     ivc_stats_put_string(to, host);
-    fprintf(to, ", \"pid\": %ld, \"rank\": ", (long)getpid());
-    if (ivc_launcher_rank(&rank))
-        fprintf(to, "%" PRIu32, rank);
-    else
-        fputs("null", to);
-    fputs(", \"job\": ", to);
+    fprintf(to, ", \"pid\": %ld, \"job\": ", (long)getpid());
     ivc_stats_put_string(to, ivc_launcher_job());
     fprintf(to, ", \"begin\": %lld.%03ld}\n", (long long)now.tv_sec, now.tv_nsec / 1000000);
 }

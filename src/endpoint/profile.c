@@ -9,6 +9,7 @@
 
 #include "base/chain.h"
 #include "base/error.h"
+#include "base/launcher.h"
 #include "base/stats.h"
 #include "base/util.h"
 #include "endpoint/internal.h"
@@ -323,6 +324,7 @@ static int file_open(struct ivc_profile *profile)
 {
     struct ivc_endpoint *endpoint = profile->endpoint;
     struct ivc_stats_line head;
+    uint32_t rank;
 
     if (!ivc_stats_line_begin(&head))
         return ivc_error_set(-ENOMEM, "profile: out of memory");
@@ -332,6 +334,11 @@ static int file_open(struct ivc_profile *profile)
     ivc_endpoint_lock(endpoint);
     ivc_stats_put_string(head.to, endpoint->home.region ? endpoint->home.info.uuid : NULL);
     ivc_endpoint_unlock(endpoint);
+    fputs(", \"rank\": ", head.to);
+    if (ivc_launcher_rank(&rank))
+        fprintf(head.to, "%" PRIu32, rank);
+    else
+        fputs("null", head.to);
     return ivc_stats_file_open(&profile->file, ".jsonl", true, &head);
 }
 

@@ -19,6 +19,7 @@ _SOURCES = {
     "integrity": ["tests/mpi/integrity.c", "tests/mpi/integrity_p2p.c",
                   "tests/mpi/integrity_more.c"],
     "windows": ["tests/mpi/windows.c"],
+    "counted": ["tests/mpi/counted.c"],
     "bench_mpi": ["bench/bench_mpi.c", "bench/sample.c"],
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ from .. import paths, stats
 from ..errors import IvcError, MissingError
 from ..matrix import mpis, programs
 from ..matrix.mpis import Mpi
-from . import mpi
+from . import mpi, profile
 from .part import Run, SkipPart
 
 _RANKS = 4
@@ -303,6 +303,34 @@ def _job(run: Run, way: Way, seed: int) -> None:
         run.check(f"{what}: read in place", "read in place" in said, said)
 
 
+def _profile_job(run: Run, way: Way, seed: int) -> None:
+    """What is counted stays right across moves: packets that were sent once more are no messages."""
+    program = programs.program(way.mpi, way.mpi.environment(), "integrity")
+    with place(_GUESTS) as where:
+        words = [*way.words, str(_RANKS), str(where.wrapper()), str(program), "--seed", str(seed), *_options(way)]
+        written = where.folder / "profile"
+        env = {**way.env, "FI_TCP_IFACE": "lo", "IVC_STATS": f"json:{written}"}
+        env.pop("IVC_REGION", None)
+        log = where.folder / "said"
+        code, moves = run_job(words, env, where, random.Random(seed), log)
+        said = log.read_text(errors="replace")
+        found = profile.read(written)
+    run.log(f"$ {shlex.join(words)}\n{said}\n(exit {code})\n{moves}")
+    what = f"{way.mpi.label}, a profile across {moves.answered} moves"
+    if not run.check(f"{what}: status 0", code == 0 and moves.answered >= _MOVES, f"{said}\n(exit {code})"):
+        return
+    differences = list(profile.differences(found))
+    run.check(f"{what}: sent is received", len(found) == _RANKS and not differences, "\n".join(differences))
+    by_path = profile.sent_by_path(found)
+    run.check(f"{what}: by memory and by network", min(by_path.values()) > 0, f"{by_path}")
+    both = sum({"memory", "network"} <= paths for one in found.values() for paths in one.paths.values())
+    run.check(f"{what}: the paths in time", both > 0, f"{[one.paths for one in found.values()]}")
+
+
+#: Those whose traffic is also counted, in a job of its own.
+_PROFILED = (_plugin, _mpich)
+
+
 def migrate(run: Run) -> None:
     mpi.require()
     if not _mover().exists():
@@ -320,3 +348,5 @@ def migrate(run: Run) -> None:
             run.skipped(make.__name__.removeprefix("_"), f"this MPI cannot be had here: {error}")
             continue
         _job(run, way, seed)
+        if make in _PROFILED:
+            _profile_job(run, way, seed)

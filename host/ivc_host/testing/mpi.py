@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .. import openmpi, paths
 from ..errors import MissingError
+from . import profile
 from .part import Run, SkipPart
 from .profiled import profiled
 
@@ -471,6 +472,81 @@ def _start(words: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str
     )
 
 
+def _profile_ways(where: Path) -> dict[str, dict[str, str]]:
+    ways = {
+        "plug-in": {**environment(str(where)), **SELECTIONS["btl ivc,self"]},
+        "plug-in, network": {**environment("none"), **SELECTIONS["btl ivc,self"], "OMPI_MCA_btl_ivc_network": "1"},
+    }
+    if _provider_file().exists():
+        for path, place in (("memory", str(where)), ("network", "none")):
+            ways[f"mtl/ofi, {path}"] = {**_provider_environment(place), **OVER_LIBFABRIC["mtl/ofi"]}
+    return {label: {**env, "FI_TCP_IFACE": "lo"} for label, env in ways.items()}
+
+
+def _profile(run: Run, where: Path) -> None:
+    """Random traffic: what each rank sent to each other is what that one received, to the byte."""
+    words = [program("integrity"), "--iterations", "3", "--max-size", "1000000"]
+    for label, env in _profile_ways(where).items():
+        with tempfile.TemporaryDirectory(prefix="ivc-test-") as folder:
+            done = _mpirun(run, 3, words, {**env, "IVC_STATS": f"json:{folder}"})
+            found = profile.read(Path(folder))
+        what = f"a profile, {label}"
+        ranks = sorted(one.head["rank"] for one in found.values())
+        run.check(f"{what}: of all ranks", done.returncode == 0 and ranks == [0, 1, 2], done.stdout)
+        differences = list(profile.differences(found))
+        run.check(f"{what}: sent is received", bool(found) and not differences, "\n".join(differences))
+        by_path = profile.sent_by_path(found)
+        path = "network" if "network" in label else "memory"
+        run.check(f"{what}: by {path}", by_path[path] > 300 and by_path[path] == sum(by_path.values()), f"{by_path}")
+        run.check(f"{what}: no lines", "ivc: rank" not in done.stdout, done.stdout)
+
+
+def _profile_onesided(run: Run, where: Path) -> None:
+    env = {**environment(str(where)), **_BY_PLUGIN}
+    with tempfile.TemporaryDirectory(prefix="ivc-test-") as folder:
+        words = [program("windows"), "--iterations", "3", "--kinds", "create"]
+        done = _mpirun(run, 2, words, {**env, "IVC_STATS": f"json:{folder}"})
+        peers = [peer for one in profile.read(Path(folder)).values() for peer in one.peers.values()]
+    counted = [peer["onesided"]["memory"] for peer in peers]
+    good = len(counted) == 2 and all(0 < one["operations"] < one["bytes"] for one in counted)
+    run.check("a profile: puts, gets and atomics", done.returncode == 0 and good, f"{counted}\n{done.stdout}")
+
+
+def _profile_bad_folder(run: Run, where: Path) -> None:
+    """The job goes on, with a line."""
+    words = [program("integrity"), "--iterations", "1", "--max-size", "1000"]
+    with tempfile.NamedTemporaryFile(prefix="ivc-test-") as file:
+        for asked, said in ((f"json:{file.name}/x", "cannot make a file: Not a directory"), ("json", "names no folder")):
+            done = _mpirun(run, 2, words, {**environment(str(where)), "IVC_STATS": asked})
+            run.check(f"a profile: {said}", done.returncode == 0 and said in done.stdout, done.stdout)
+
+
+def _profile_killed(run: Run, where: Path) -> None:
+    """A killed rank leaves what was counted until then, and no last line."""
+    with tempfile.TemporaryDirectory(prefix="ivc-test-") as folder:
+        env = {**environment(str(where)), **SELECTIONS["btl ivc,self"], "IVC_STATS": f"json:{folder}"}
+        with _one_of_three_killed(run, "with a profile", [], env) as job:
+            if job is None:
+                return
+            run.log(job.communicate(timeout=60)[0])
+        found = profile.read(Path(folder))
+    of_rank = {one.head["rank"]: one for one in found.values()}
+    good = len(of_rank) == 3 and not of_rank[1].ended and len(of_rank[1].peers) == 2
+    counted = profile.sent_by_path({"1": of_rank[1]}) if good else {}
+    run.check("a killed rank leaves its profile", counted.get("memory", 0) > 100, f"{of_rank}")
+
+
+def _counted(run: Run, where: Path) -> None:
+    """What libivc-profile.so counts, in C and in Fortran."""
+    env = {**environment(str(where)), **SELECTIONS["btl ivc,self"]}
+    launcher = ["mpirun", "--oversubscribe", "-np"]
+    profile.counted(run, "Open MPI", launcher, Path(program("counted")), env)
+    if _provider_file().exists():
+        profile.counted_by_hydra(run, where)
+    else:
+        run.skipped("calls are counted, MPICH", "libivc-fi.so is not built (libfabric-dev)")
+
+
 def _two_jobs(run: Run, where: Path) -> None:
     words = ["-np", "2", program("integrity"), "--seconds", "4"]
     jobs = [_start(words, environment(str(where))) for _ in range(2)]
@@ -543,6 +619,11 @@ def host(run: Run) -> None:
         _required(run, where)
         _spelling(run, where)
         _lost_peer(run, where)
+        _profile(run, where)
+        _profile_onesided(run, where)
+        _profile_bad_folder(run, where)
+        _profile_killed(run, where)
+        _counted(run, where)
         _two_jobs(run, where)
         _killed_rank(run, where)
     _without_region(run)
