@@ -199,7 +199,7 @@ static void sample(bool last)
     fputs("}, \"sent\": {", line.to);
     put_sent(line.to);
     fputs("}}\n", line.to);
-    ivc_stats_file_write(&profile.file, &line, true);
+    ivc_stats_file_write(&profile.file, &line);
 }
 
 static void *run(void *arg)

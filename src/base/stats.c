@@ -134,11 +134,9 @@ static void file_begin(struct ivc_stats_file *file)
     write_all(file, file->head, strlen(file->head));
 }
 
-void ivc_stats_file_write(struct ivc_stats_file *file, struct ivc_stats_line *line, bool wanted)
+void ivc_stats_file_write(struct ivc_stats_file *file, struct ivc_stats_line *line)
 {
-    if (!line->to)
-        return;
-    if (fclose(line->to) == 0 && wanted) {
+    if (fclose(line->to) == 0) {
         if (file->fd < 0 && !file->failed)
             file_begin(file);
         write_all(file, line->text, line->len);
@@ -199,7 +197,7 @@ void ivc_stats_file_end(struct ivc_stats_file *file)
 
     if (file->fd >= 0 && ivc_stats_line_begin(&line)) {
         fprintf(line.to, "{\"t\": %.3f, \"end\": true}\n", ivc_stats_file_seconds(file));
-        ivc_stats_file_write(file, &line, true);
+        ivc_stats_file_write(file, &line);
     }
     ivc_close_p(&file->fd);
     free(file->head);

@@ -37,8 +37,8 @@ FILE *ivc_stats_line_begin(struct ivc_stats_line *line);
 
 /* `head` begins the first line, which this ends with the fields that all have; negative with a text. */
 int ivc_stats_file_open(struct ivc_stats_file *ret_file, const char *suffix, bool numbered, struct ivc_stats_line *head);
-/* Writes the line if `wanted`, and frees it in any case.  What cannot be written is said, once in the process. */
-void ivc_stats_file_write(struct ivc_stats_file *file, struct ivc_stats_line *line, bool wanted);
+/* Writes the line and frees it.  What cannot be written is said, once in the process. */
+void ivc_stats_file_write(struct ivc_stats_file *file, struct ivc_stats_line *line);
 /* With the line that says so, if anything was written. */
 void ivc_stats_file_end(struct ivc_stats_file *file);
 /* Since it was opened. */

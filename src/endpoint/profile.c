@@ -50,7 +50,9 @@ struct ivc_traffic {
 
     /* The thread's own: what it has written. */
     uint64_t told;                  /* all events */
-    bool known;                     /* the next three are */
+    bool due, look;                 /* it has changed; what follows has, too */
+    bool known, has_rank;           /* what follows is; the rank is */
+    uint32_t rank;
     enum ivc_path path;
     enum ivc_path_reason reason;
     char host[sizeof((struct ivc_member *)0)->host];
@@ -64,7 +66,11 @@ struct ivc_profile {
     pthread_cond_t wake;
     bool stop;                      /* under lock */
 
-    struct ivc_stats_file file;     /* the thread's own */
+    /* The thread's own. */
+    struct ivc_stats_file file;
+    struct ivc_stats_line line;
+    unsigned n_put;                 /* peers in the line */
+    bool due, look;                 /* of some peer: struct ivc_traffic */
 };
 
 /* ---------------------------------------------------------------- counting */
@@ -206,11 +212,9 @@ static void put_why(FILE *to, const struct ivc_profile *profile, const struct iv
 static void put_peer(FILE *to, const struct ivc_profile *profile, const struct ivc_peer *peer,
                      const struct ivc_traffic *traffic)
 {
-    uint32_t rank;
-
     fprintf(to, "{\"endpoint\": \"%016" PRIx64 "\", \"rank\": ", ivc_peer_id(peer));
-    if (profile->options.rank_of && profile->options.rank_of(peer, &rank))
-        fprintf(to, "%" PRIu32, rank);
+    if (traffic->has_rank)
+        fprintf(to, "%" PRIu32, traffic->rank);
     else
         fputs("null", to);
     fputs(", \"host\": ", to);
@@ -248,63 +252,81 @@ static enum ivc_path path_of(const struct ivc_peer *peer, const struct ivc_traff
     return ivc_peer_is_gone(peer) ? (enum ivc_path)ivc_load_relaxed(&traffic->last_path) : ivc_peer_path(peer);
 }
 
-/* Where and why: what a path hangs on changes under the exclusion of the endpoint, so it is read there. */
-static void look_at_path(struct ivc_profile *profile, const struct ivc_peer *peer, struct ivc_traffic *traffic)
-{
-    char text[480];
-
-    ivc_endpoint_stop(profile->endpoint);
-    traffic->path = path_of(peer, traffic);
-    traffic->reason = ivc_peer_path_reason(profile->endpoint, peer, text, sizeof text);
-    snprintf(traffic->host, sizeof traffic->host, "%s", ivc_peer_host(peer));
-    ivc_endpoint_go_on(profile->endpoint);
-    traffic->known = true;
-}
-
-/* Whether there is something to write about the peer, which is then known to be written. */
-static bool has_changed(struct ivc_profile *profile, const struct ivc_peer *peer, struct ivc_traffic *traffic)
+/* Whether there is something to write about the peer, and to be looked up before. */
+static void mark(struct ivc_profile *profile, const struct ivc_peer *peer, struct ivc_traffic *traffic)
 {
     uint64_t events = all_events(traffic);
     bool moved = traffic->known && traffic->path != path_of(peer, traffic);
 
-    if (events == traffic->told && !moved)
-        return false;
-    if (moved || !traffic->known)
-        look_at_path(profile, peer, traffic);
+    traffic->due = moved || events != traffic->told;
+    traffic->look = moved || (traffic->due && !traffic->known);
     traffic->told = events;
-    return true;
+    profile->look |= traffic->look;
+    profile->due |= traffic->due;
 }
 
-static void put_peers(FILE *to, struct ivc_profile *profile, unsigned *ret_n)
+static void look_at_path(struct ivc_profile *profile, const struct ivc_peer *peer, struct ivc_traffic *traffic)
 {
-    struct ivc_endpoint *endpoint = profile->endpoint;
+    char text[480];
 
-    *ret_n = 0;
+    if (!traffic->look)
+        return;
+    traffic->path = path_of(peer, traffic);
+    traffic->reason = ivc_peer_path_reason(profile->endpoint, peer, text, sizeof text);
+    snprintf(traffic->host, sizeof traffic->host, "%s", ivc_peer_host(peer));
+    traffic->has_rank = profile->options.rank_of && profile->options.rank_of(peer, &traffic->rank);
+    traffic->known = true;
+}
+
+static void put_if_due(struct ivc_profile *profile, const struct ivc_peer *peer, struct ivc_traffic *traffic)
+{
+    if (!traffic->due)
+        return;
+    if (profile->n_put++ > 0)
+        fputs(", ", profile->line.to);
+    put_peer(profile->line.to, profile, peer, traffic);
+}
+
+/* All of which something was counted. */
+static void each_peer(struct ivc_profile *profile,
+                      void (*fn)(struct ivc_profile *, const struct ivc_peer *, struct ivc_traffic *))
+{
     for (unsigned i = 0; i < IVC_PEER_BUCKETS; i++) {
         /* Acquire: pairs with the release in ivc_peer_publish(); the next one with that in traffic_new(). */
-        for (struct ivc_peer *peer = ivc_load_acquire(&endpoint->by_id[i]); peer; peer = peer->next) {
+        for (struct ivc_peer *peer = ivc_load_acquire(&profile->endpoint->by_id[i]); peer; peer = peer->next) {
             struct ivc_traffic *traffic = ivc_load_acquire(&peer->traffic);
 
-            if (!traffic || !has_changed(profile, peer, traffic))
-                continue;
-            if ((*ret_n)++ > 0)
-                fputs(", ", to);
-            put_peer(to, profile, peer, traffic);
+            if (traffic)
+                fn(profile, peer, traffic);
         }
     }
 }
 
+/* What a path hangs on changes under the exclusion of the endpoint, so it is read there: seldom, and for all at once. */
+static void look_at_paths(struct ivc_profile *profile)
+{
+    ivc_endpoint_stop(profile->endpoint);
+    each_peer(profile, look_at_path);
+    ivc_endpoint_go_on(profile->endpoint);
+}
+
 static void sample(struct ivc_profile *profile)
 {
-    struct ivc_stats_line line;
-    unsigned n = 0;
+    struct ivc_stats_line *line = &profile->line;
 
-    if (profile->file.failed || !ivc_stats_line_begin(&line))
+    profile->due = profile->look = false;
+    each_peer(profile, mark);
+    if (!profile->due || profile->file.failed)
         return;
-    fprintf(line.to, "{\"t\": %.3f, \"peers\": [", ivc_stats_file_seconds(&profile->file));
-    put_peers(line.to, profile, &n);
-    fputs("]}\n", line.to);
-    ivc_stats_file_write(&profile->file, &line, n > 0);
+    if (profile->look)
+        look_at_paths(profile);
+    if (!ivc_stats_line_begin(line))
+        return;
+    fprintf(line->to, "{\"t\": %.3f, \"peers\": [", ivc_stats_file_seconds(&profile->file));
+    profile->n_put = 0;
+    each_peer(profile, put_if_due);
+    fputs("]}\n", line->to);
+    ivc_stats_file_write(&profile->file, line);
 }
 
 static void *run(void *arg)

@@ -18,7 +18,8 @@ struct ivc_profile;
 struct ivc_profile_options {
     const char *adapter;
     bool threads;               /* several threads send at once */
-    /* The rank of a peer in our job; false: not known.  May be NULL: none is.  Called by the profile's thread. */
+    /* The rank of a peer in our job; false: not known.  May be NULL: none is.  Called under the
+     * exclusion of the endpoint. */
     bool (*rank_of)(const struct ivc_peer *peer, uint32_t *ret_rank);
 };
 
