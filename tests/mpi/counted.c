@@ -120,6 +120,39 @@ static void collectives(void)
     call("Alltoallv", 1, sum * (long)sizeof(short));
 }
 
+/* As who asks whether there are calls with counts of 64 bits (mpi4py): libivc-profile.so has them, whatever the MPI has. */
+static void large(void)
+{
+    int (*gatherv)(const void *, MPI_Count, MPI_Datatype, void *, const MPI_Count *, const MPI_Aint *, MPI_Datatype, int,
+                   MPI_Comm) = NULL;
+    int (*send)(const void *, MPI_Count, MPI_Datatype, int, int, MPI_Comm) = NULL;
+    MPI_Count counts[RANKS_MAX];
+    MPI_Aint places[RANKS_MAX];
+    MPI_Request request;
+
+    *(void **)&gatherv = dlsym(RTLD_DEFAULT, "MPI_Gatherv_c");
+    *(void **)&send = dlsym(RTLD_DEFAULT, "MPI_Send_c");
+    if (!gatherv || !send)
+        return;
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = i + 1;
+        places[i] = i * BYTES;
+    }
+    memset(out, rank + 1, BYTES);
+    memset(in, 0, sizeof in);
+    gatherv(out, rank + 1, MPI_BYTE, in, rank ? NULL : counts, rank ? NULL : places, MPI_BYTE, 0, MPI_COMM_WORLD);
+    call("Gatherv", 1, rank + 1);
+    for (int i = 0; !rank && i < ranks; i++)
+        for (int k = 0; k < i + 2; k++)
+            if (in[i * BYTES + k] != (k <= i ? i + 1 : 0))
+                MPI_Abort(MPI_COMM_WORLD, 1);
+    MPI_Irecv(in, BYTES, MPI_BYTE, next(-1), 6, MPI_COMM_WORLD, &request);
+    send(out, 50, MPI_BYTE, next(1), 6, MPI_COMM_WORLD);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    sends(next(1), 50);
+    printf("counted: large\n");
+}
+
 /* Its library's Fortran: another MPI's must not be loaded, and the wheels of MPICH have none. */
 static const char *fortran_library(void)
 {
@@ -169,6 +202,7 @@ int main(int argc, char **argv)
     between_groups();
     persistent();
     collectives();
+    large();
     in_fortran();
     for (int to = 0; to < ranks; to++)
         if (messages[to] > 0)

@@ -122,6 +122,7 @@ def counted(
         wrong = _wrong(done.stdout, Path(folder))
         transport = list(differences(read(Path(folder))))
     run.check(f"calls are counted, {what}", done.returncode == 0 and not wrong, "\n".join([*wrong, done.stdout]))
+    run.check(f"calls are counted, {what}: counts of 64 bits", done.stdout.count("large\n") == 4, done.stdout)
     in_fortran = "in Fortran" in done.stdout
     run.check(f"calls are counted, {what}: {'' if fortran else 'not '}in Fortran", in_fortran == fortran, done.stdout)
     run.check(f"calls are counted, {what}: sent is received", not transport, "\n".join(transport))
