@@ -170,13 +170,15 @@ EXPORT int MPI_Finalize(void)
 EXPORT void mpi_init_(word ret)
 {
     BELOW("mpi_init_", void, (word))(ret);
-    begin(__builtin_return_address(0));
+    if (*(const int *)ret == 0)
+        begin(__builtin_return_address(0));
 }
 
 EXPORT void mpi_init_thread_(word required, word ret_provided, word ret)
 {
     BELOW("mpi_init_thread_", void, (word, word, word))(required, ret_provided, ret);
-    begin(__builtin_return_address(0));
+    if (*(const int *)ret == 0)
+        begin(__builtin_return_address(0));
 }
 
 EXPORT void mpi_finalize_(word ret)
