@@ -9,8 +9,10 @@
  *     arrival       from the device that is there until the first message through memory
  *     pause         the longest round trip of the ping-pong in the time of a move, each way
  *     still         ... in a time as long in which nothing moves
+ *     before        the usual round trip through memory in such a time, before the first move
+ *     after         ... after a return: what it had cost before, if nothing of the move is left
  *
- * The last three are of communicating processes.
+ * The last five are of communicating processes.
  */
 #include "sample.h"
 
@@ -22,7 +24,7 @@
 
 #include <getopt.h>
 
-enum { REGION_SIZE = 64 << 20, WINDOW_MS = 250, PATIENCE_MS = 10000 };
+enum { REGION_SIZE = 64 << 20, WINDOW_MS = 250, PATIENCE_MS = 10000, ROUNDS_KEPT = 4096 };
 
 enum mode { COMMUNICATING, IDLE, COMPUTING, MODES };
 
@@ -33,7 +35,7 @@ static const char *const mode_names[] = {
 struct options {
     const char *tests;
     int cpus[2];
-    unsigned moves;
+    unsigned moves, interval_us;
 };
 
 /* What the processes share; every word has one writer. */
@@ -46,11 +48,13 @@ struct board {
     ivc_atomic_u64 longest_ns;      /* round trip in that window */
     ivc_atomic_u64 by_memory_ns;    /* when the last round trip through memory had ended */
     ivc_atomic_u64 rounds;
+    ivc_atomic_u32 took_ns[ROUNDS_KEPT];    /* of the last ones, by number */
 };
 
 struct process {
     struct board *board;
     enum mode mode;
+    unsigned interval_us;       /* between two rounds */
     uint32_t own;
     int cpu;
     char vm[32], link[96];
@@ -66,7 +70,7 @@ struct bench {
     struct host hosts[2];
     struct guest guests[2];
     pid_t pids[2];
-    struct bench_series answers, arrival, pause, still;
+    struct bench_series answers, arrival, pause, still, before, after;
 };
 
 /* ---- the two processes */
@@ -122,7 +126,7 @@ static void get(struct process *process)
 static void note_round(struct process *process, uint64_t started_ns)
 {
     struct board *board = process->board;
-    uint64_t now = ivc_now_ns(), window = ivc_load_relaxed(&board->window);
+    uint64_t now = ivc_now_ns(), window = ivc_load_relaxed(&board->window), number;
 
     if (window != ivc_load_relaxed(&board->measured)) {
         /* A round that began before the window is not of it. */
@@ -133,7 +137,9 @@ static void note_round(struct process *process, uint64_t started_ns)
     }
     if (ivc_peer_path(process->peer) == IVC_PATH_MEMORY)
         ivc_store_relaxed(&board->by_memory_ns, now);
-    ivc_store_relaxed(&board->rounds, ivc_load_relaxed(&board->rounds) + 1);
+    number = ivc_load_relaxed(&board->rounds);
+    ivc_store_relaxed(&board->took_ns[number % ROUNDS_KEPT], (uint32_t)IVC_MIN(now - started_ns, UINT32_MAX));
+    ivc_store_relaxed(&board->rounds, number + 1);
 }
 
 static void play(struct process *process)
@@ -144,6 +150,8 @@ static void play(struct process *process)
         put(process);
         get(process);
         note_round(process, started_ns);
+        if (process->interval_us > 0)
+            usleep(process->interval_us);
     } else {
         get(process);
         put(process);
@@ -303,13 +311,35 @@ static void move(struct bench *bench, enum mode mode, unsigned to)
         bench_series_add(&bench->pause, end_window(bench));
 }
 
-static void keep_still(struct bench *bench, enum mode mode)
+/* The median of the last rounds, of so many at most. (One that is just being written may be missed.) */
+static double median_round_us(const struct bench *bench, uint64_t most)
 {
-    if (mode == COMMUNICATING)
-        begin_window(bench);
-    rest_until(bench, ivc_now_ms() + (mode == COMMUNICATING ? WINDOW_MS : 20));
-    if (mode == COMMUNICATING)
-        bench_series_add(&bench->still, end_window(bench));
+    struct bench_series rounds;
+    double us;
+
+    CHECK(bench_series_open(&rounds, ROUNDS_KEPT) == 0);
+    for (uint64_t i = 0, last = ivc_load_relaxed(&bench->board->rounds); i < IVC_MIN(most, ROUNDS_KEPT); i++)
+        bench_series_add(&rounds, (double)ivc_load_relaxed(&bench->board->took_ns[(last - 1 - i) % ROUNDS_KEPT]) / 1000);
+    us = bench_series_median(&rounds);
+    bench_series_free(&rounds);
+    return us;
+}
+
+/* `usual` gets the median of the round trips; NULL: it is of no interest. */
+static void keep_still(struct bench *bench, enum mode mode, struct bench_series *usual)
+{
+    uint64_t rounds;
+
+    if (mode != COMMUNICATING) {
+        rest_until(bench, ivc_now_ms() + 20);
+        return;
+    }
+    begin_window(bench);
+    rounds = ivc_load_relaxed(&bench->board->rounds);
+    rest_until(bench, ivc_now_ms() + WINDOW_MS);
+    bench_series_add(&bench->still, end_window(bench));
+    if (usual)
+        bench_series_add(usual, median_round_us(bench, ivc_load_relaxed(&bench->board->rounds) - rounds));
 }
 
 static void start(struct bench *bench, enum mode mode)
@@ -321,7 +351,7 @@ static void start(struct bench *bench, enum mode mode)
         struct process *process = &processes[i];
 
         *process = (struct process){ .board = bench->board, .mode = mode, .own = i,
-                                     .cpu = bench->options.cpus[i] };
+                                     .cpu = bench->options.cpus[i], .interval_us = bench->options.interval_us };
         snprintf(process->vm, sizeof process->vm, "bench-moves-%u", i);
         snprintf(process->link, sizeof process->link, "%s-%u", check_scratch, 2 + i);
         guest_init(&bench->guests[i], process->vm, process->link);
@@ -353,34 +383,46 @@ static void print(const char *test, struct bench_series *series)
     bench_result_print(&result, series);
 }
 
+static bool is_wanted(const struct bench *bench, enum mode mode)
+{
+    static const char *const of_communicating[] = { "arrival", "pause", "still", "before", "after" };
+    char test[32];
+    bool wanted;
+
+    snprintf(test, sizeof test, "answers-%s", mode_names[mode]);
+    wanted = bench_list_has(bench->options.tests, test);
+    for (size_t i = 0; mode == COMMUNICATING && i < sizeof of_communicating / sizeof *of_communicating; i++)
+        wanted |= bench_list_has(bench->options.tests, of_communicating[i]);
+    return wanted;
+}
+
 static void run_mode(struct bench *bench, enum mode mode)
 {
     char test[32];
 
-    snprintf(test, sizeof test, "answers-%s", mode_names[mode]);
-    if (!bench_list_has(bench->options.tests, test)
-        && (mode != COMMUNICATING || (!bench_list_has(bench->options.tests, "arrival")
-                                      && !bench_list_has(bench->options.tests, "pause")
-                                      && !bench_list_has(bench->options.tests, "still"))))
+    if (!is_wanted(bench, mode))
         return;
     bench->answers.n = 0;
     start(bench, mode);
+    for (unsigned i = 0; i < bench->options.moves && bench_list_has(bench->options.tests, "before"); i++)
+        keep_still(bench, mode, &bench->before);
     for (unsigned i = 0; i < bench->options.moves; i++) {
         move(bench, mode, 1);
-        keep_still(bench, mode);
+        keep_still(bench, mode, NULL);
         move(bench, mode, 0);
-        keep_still(bench, mode);
+        keep_still(bench, mode, &bench->after);
     }
     stop(bench);
+    snprintf(test, sizeof test, "answers-%s", mode_names[mode]);
     print(test, &bench->answers);
 }
 
 static int usage(FILE *out)
 {
-    fprintf(out, "usage: bench_moves [--test LIST] [--moves N] [--cpus A,B]\n"
+    fprintf(out, "usage: bench_moves [--test LIST] [--moves N] [--interval US] [--cpus A,B]\n"
                  "LIST: answers-communicating, answers-idle, answers-computing, arrival, pause, "
-                 "still.\nN: how often the guest moves away and back.  Lines of JSON; "
-                 "microseconds.\n");
+                 "still, before, after.\nN: how often the guest moves away and back.  US: between two round "
+                 "trips.  Lines of JSON; microseconds.\n");
     return out == stdout ? 0 : 2;
 }
 
@@ -388,7 +430,8 @@ static bool parse(int argc, char **argv, struct options *options)
 {
     static const struct option names[] = {
         { "test", required_argument, NULL, 't' }, { "moves", required_argument, NULL, 'm' },
-        { "cpus", required_argument, NULL, 'c' }, { "help", no_argument, NULL, 'h' }, { 0 },
+        { "cpus", required_argument, NULL, 'c' }, { "interval", required_argument, NULL, 'i' },
+        { "help", no_argument, NULL, 'h' }, { 0 },
     };
     int option;
 
@@ -399,6 +442,9 @@ static bool parse(int argc, char **argv, struct options *options)
             break;
         case 'm':
             options->moves = (unsigned)strtoul(optarg, NULL, 10);
+            break;
+        case 'i':
+            options->interval_us = (unsigned)strtoul(optarg, NULL, 10);
             break;
         case 'c':
             if (bench_parse_cpus(optarg, options->cpus) < 0)
@@ -416,10 +462,10 @@ static bool parse(int argc, char **argv, struct options *options)
 static void open_series(struct bench *bench)
 {
     struct bench_series *series[] = { &bench->answers, &bench->arrival, &bench->pause,
-                                      &bench->still };
+                                      &bench->still, &bench->before, &bench->after };
 
     for (size_t i = 0; i < sizeof series / sizeof *series; i++)
-        CHECK(bench_series_open(series[i], 2 * bench->options.moves) == 0);
+        CHECK(bench_series_open(series[i], 3 * bench->options.moves) == 0);
 }
 
 static void run(struct bench *bench)
@@ -439,6 +485,10 @@ static void run(struct bench *bench)
         print("pause", &bench->pause);
     if (bench_list_has(bench->options.tests, "still"))
         print("still", &bench->still);
+    if (bench_list_has(bench->options.tests, "before"))
+        print("before", &bench->before);
+    if (bench_list_has(bench->options.tests, "after"))
+        print("after", &bench->after);
 }
 
 static volatile pid_t child;

@@ -832,6 +832,9 @@ def test_moves_are_measured() -> None:
     lines = moves.measure(moves.LIMITS, processors.choose(None), 2)
     assert {line["test"] for line in lines} == {t for one in moves.LIMITS for t in one.tests()}
     assert all(line["singles"] >= 2 and line["p99_us"] > 0 for line in lines)
+    words = [str(programs.find("bench_moves")), "--test", "before,after", "--moves", "2", "--interval", "100"]
+    found = {one["test"]: one for one in programs.checked(programs.run(words, timeout=60), "bench_moves")}
+    assert all(found[test]["singles"] == 2 and found[test]["min_us"] > 0 for test in ("before", "after"))
     assert not list(Path("/dev/shm").glob("ivc-bench-*"))
 
 

@@ -9,6 +9,7 @@ import pytest
 from ivc_host.bench import cli, move_cost, move_cost_report
 from ivc_host.bench.move_cost import Costs, Plan, Result, Trip
 from ivc_host.bench.programs import BenchError
+from ivc_host.bench.wire import Net
 from ivc_host.errors import UsageError
 
 _SAID = """\
@@ -22,7 +23,7 @@ Loop time of 0.215 on 2 procs for 2 steps with 256 atoms
 
 
 def _plan(**others: object) -> Plan:
-    values = {"sides": ["ivc"], "rates": [0], "steps": 10, "cells": 4, "guests": 2, "rounds": 1, "seed": 1}
+    values = {"sides": ["ivc"], "nets": [Net("own", 0)], "steps": 10, "cells": 4, "guests": 2, "rounds": 1, "seed": 1}
     return Plan(**{**values, **others})  # type: ignore[arg-type]
 
 
@@ -36,7 +37,7 @@ def _ends(*times: float) -> list[float]:
 def _costs() -> Costs:
     """Steps of 0.1 s; the move takes the time of two of them, in the third to sixth step."""
     still = Result("ivc", None, _ends(*[0.1] * 10), ["e"])
-    moved = Result("ivc", 0, _ends(0.1, 0.1, 0.1, 0.25, 0.15, *[0.1] * 5), ["e"], Trip(2, 0.25, 0.65, 0.04, 5_000_000))
+    moved = Result("ivc", Net("own", 0), _ends(0.1, 0.1, 0.1, 0.25, 0.15, *[0.1] * 5), ["e"], Trip(2, 0.25, 0.65, 0.04, 5_000_000))
     return Costs(_plan(), "guests", [still, moved])
 
 
@@ -63,7 +64,7 @@ def test_cost_of_a_move() -> None:
 def test_other_energies_are_an_error() -> None:
     costs = _costs()
     costs.check()
-    costs.results.append(Result("ivc", 0, [0.0, 1.0], ["f"]))
+    costs.results.append(Result("ivc", Net("own", 0), [0.0, 1.0], ["f"]))
     with pytest.raises(BenchError):
         costs.check()
 
@@ -80,10 +81,18 @@ def test_table_and_picture(tmp_path: Path) -> None:
 
 def test_rates() -> None:
     assert cli._rates("0,1000") == [0, 1000]
-    assert [move_cost.rate_name(rate) for rate in (0, 100, 2500)] == ["no limit", "100 Mbit/s", "2.5 Gbit/s"]
+    named = [str(Net("own", rate)) for rate in (0, 100, 2500)]
+    assert named == ["own, no limit", "own, 100 Mbit/s", "own, 2.5 Gbit/s"]
     for wrong in ("", "fast", "-1", "1,2,3,4", "1.5"):
         with pytest.raises(UsageError):
             cli._rates(wrong)
+
+
+def test_a_network_in_common_needs_a_rate() -> None:
+    assert cli._nets("own,mpi", "0,1000") == [Net("own", 0), Net("own", 1000), Net("mpi", 1000)]
+    for names, rates in (("mpi", "0"), ("own,mpi", "0"), ("other", "1000")):
+        with pytest.raises(UsageError):
+            cli._nets(names, rates)
 
 
 def test_input_has_what_was_asked_for(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from . import (
     summary,
     waiting,
     wake,
+    wire,
     words,
     xen,
 )
@@ -352,6 +353,15 @@ def _rates(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
+def _nets(names: str, rates: str) -> list[wire.Net]:
+    """A shared one without a limit would be no wire to share."""
+    chosen = _choice(names, wire.NAMES, "network of a migration")
+    nets = [wire.Net(name, rate) for name in chosen for rate in _rates(rates) if rate > 0 or name == wire.OWN]
+    if wire.SHARED in chosen and not any(net.name == wire.SHARED for net in nets):
+        raise UsageError(f"--migration-net {names} --rates {rates}", hint="a network in common needs a rate, such as 1000")
+    return nets
+
+
 @app.command("migrate")
 def migrate_command(
     sides: Annotated[
@@ -360,6 +370,9 @@ def migrate_command(
     rates: Annotated[
         str, typer.Option(help="Mbit/s of the network that the migration takes; 0: no limit.")
     ] = "0,1000",
+    networks: Annotated[
+        str, typer.Option("--migration-net", help="Networks that it takes: one of its own, the ranks' (own, mpi).")
+    ] = "own",
     n_steps: Annotated[int, typer.Option("--steps", min=20, help="Steps of LAMMPS.")] = 100,
     cells: Annotated[int, typer.Option(min=4, max=64, help="Length of its box: 4 atoms in each cell.")] = 16,
     guests: Annotated[int, typer.Option(min=2, max=8, help="So many guests and ranks.")] = 2,
@@ -374,7 +387,7 @@ def migrate_command(
     """What one move costs a program with steps: LAMMPS, of whose guests one moves at a random step."""
     chosen = _choice(sides, tuple(move_cost.SIDES), "path")
     plan = move_cost.Plan(
-        chosen, _rates(rates), n_steps, cells, guests, rounds, random.randrange(1 << 30) if seed is None else seed
+        chosen, _nets(networks, rates), n_steps, cells, guests, rounds, random.randrange(1 << 30) if seed is None else seed
     )
     _check_files(output)
     lammps.require(lammps.DEFAULT_INPUT)
@@ -400,7 +413,7 @@ def migrate_command(
     def draw(path: Path) -> None:
         move_cost_report.draw(path, costs, f"{costs.guest}\n{machine.line(described)}")
 
-    console.print(_files(output, "ivc-bench-migrate-1", described, costs.as_dict(), draw))
+    console.print(_files(output, "ivc-bench-migrate-2", described, costs.as_dict(), draw))
 
 
 @app.command("xen")

@@ -3,8 +3,7 @@
 LAMMPS prints a line for each step, with the time since the first one by its own clock. That is the
 clock of rank 0, whose guest stays where it is; when a line is seen here, the two clocks are compared.
 The guest that moves lands on another host of the lab, so its rank goes on over the network. The
-network that the migration takes is the loopback interface of the lab, which carries nothing else;
-its rate may be limited.
+migration takes a network of its own, or that of the ranks (wire.py).
 """
 
 from __future__ import annotations
@@ -12,25 +11,24 @@ from __future__ import annotations
 import random
 import re
 import statistics
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .. import openmpi
 from ..errors import IvcError
 from ..lab import lab as labs
-from ..lab import process
+from ..lab.hosts import host_name
 from ..lab.job import Job
 from ..moves import Move, move
-from . import programs
+from . import programs, wire
 from .places import PATHS, MpiPath
 from .programs import BenchError
 from .progress import Steps
+from .wire import Net
 
-HOME, AWAY = "h1", "h2"
+HOME, AWAY = 1, 2
 #: Paths between the ranks: `tcp` is what the same move costs without ivc.
 SIDES = {
     "ivc": MpiPath("ivc", "ivc", {"pml": "ob1", "btl": "ivc,self", "btl_ivc_network": "1"}),
@@ -67,10 +65,11 @@ _LINE = re.compile(r"^ *(\d+) +(\d[\d.e+-]*) +(-?\d[\d.e+-]*) *$", re.M)
 
 @dataclass
 class Plan:
-    """What the user asked for. A rate is of the migration's network, in Mbit/s; 0: no limit."""
+    """What the user asked for."""
 
     sides: Sequence[str]
-    rates: Sequence[int]
+    #: That the migration takes.
+    nets: Sequence[Net]
     steps: int
     cells: int
     guests: int
@@ -78,7 +77,7 @@ class Plan:
     seed: int
 
     def runs(self) -> int:
-        return self.rounds * len(self.sides) * (1 + len(self.rates))
+        return self.rounds * len(self.sides) * (1 + len(self.nets))
 
     def write_input(self, folder: Path) -> Path:
         path = folder / "in.steps"
@@ -112,7 +111,7 @@ class Result:
 
     side: str
     #: None: nobody moved.
-    rate: int | None
+    net: Net | None
     ends: list[float]
     energies: list[str]
     trip: Trip | None = None
@@ -144,7 +143,7 @@ class Cost:
     """Medians of the runs of one kind; seconds are those that the move added."""
 
     side: str
-    rate: int
+    net: Net
     seconds: float
     percent: float
     touched: float
@@ -165,8 +164,8 @@ class Costs:
     guest: str
     results: list[Result] = field(default_factory=list)
 
-    def of(self, side: str, rate: int | None) -> list[Result]:
-        return [one for one in self.results if (one.side, one.rate) == (side, rate)]
+    def of(self, side: str, net: Net | None) -> list[Result]:
+        return [one for one in self.results if (one.side, one.net) == (side, net)]
 
     def check(self) -> None:
         """All runs are of the same physics, to the digits that are printed."""
@@ -177,14 +176,14 @@ class Costs:
                     hint="this is a defect: please report it with the file of results",
                 )
 
-    def cost(self, side: str, rate: int) -> Cost:
-        still, moved = self.of(side, None), self.of(side, rate)
+    def cost(self, side: str, net: Net) -> Cost:
+        still, moved = self.of(side, None), self.of(side, net)
         trips = [one.trip for one in moved if one.trip]
         before = statistics.median(one.total for one in still)
         seconds = statistics.median(one.total for one in moved) - before
         return Cost(
             side,
-            rate,
+            net,
             seconds,
             100 * seconds / before,
             statistics.median(one.touched() for one in moved),
@@ -197,7 +196,7 @@ class Costs:
         )
 
     def costs(self) -> list[Cost]:
-        return [self.cost(side, rate) for side in self.plan.sides for rate in self.plan.rates]
+        return [self.cost(side, net) for side in self.plan.sides for net in self.plan.nets]
 
     def as_dict(self) -> dict[str, object]:
         return {
@@ -224,29 +223,6 @@ def _wait_for_step(job: Job, step: int, offset: float) -> float:
     return offset
 
 
-@contextmanager
-def _limited(lab: labs.Lab, rate: int) -> Iterator[None]:
-    """The migration's network is no faster than that."""
-
-    def tc(*words: str) -> None:
-        command = [*process.enter(lab.record.namespace), "tc", "qdisc", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        if done.returncode != 0:
-            raise BenchError(
-                f"the lab's loopback interface: {' '.join(words)}: {done.stderr.strip()}",
-                hint="--rates 0 needs no limit; the kernel must offer the queue tbf (sch_tbf)",
-            )
-
-    if rate == 0:
-        yield
-        return
-    tc("add", "dev", "lo", "root", "tbf", "rate", f"{rate}mbit", "burst", "1mb", "latency", "50ms")
-    try:
-        yield
-    finally:
-        tc("del", "dev", "lo", "root")
-
-
 class Ground:
     """The lab, and how LAMMPS is run in it."""
 
@@ -270,19 +246,20 @@ class Ground:
         programs.check(done, f"LAMMPS over {side}")
         return Result(side, None, *parse(done.stdout))
 
-    def moved(self, side: str, rate: int) -> Result:
+    def moved(self, side: str, net: Net) -> Result:
         low, high = (round(part * self._plan.steps) for part in _MOVES_IN)
         guest, step = self._dice.choice(self._lab.guests[1:]), self._dice.randint(low, high)
-        with _limited(self._lab, rate), self._job(side) as job:
+        way = wire.laid(self._lab.record.namespace, net, self._lab.guests, AWAY)
+        with way, self._job(side) as job:
             job.wait_for("\nStep ", _START_S)
             offset = _wait_for_step(job, step, float("inf"))
             job.check_running()
-            trip = move(self._lab, guest, AWAY)
+            trip = move(self._lab, guest, host_name(AWAY))
             offset = _wait_for_step(job, self._plan.steps, offset)
             done = job.finish(_RUN_S)
         programs.check(done, f"LAMMPS over {side} while {guest} moved")
-        result = Result(side, rate, *parse(done.stdout), _trip(trip, step, offset))
-        move(self._lab, guest, HOME)
+        result = Result(side, net, *parse(done.stdout), _trip(trip, step, offset))
+        move(self._lab, guest, host_name(HOME))
         return result
 
     def measure(self) -> Costs:
@@ -291,9 +268,9 @@ class Ground:
             for side in self._plan.sides:
                 self._steps.count(f"round {number}, {side}: nobody moves")
                 costs.results.append(self.still(side))
-                for rate in self._plan.rates:
-                    self._steps.count(f"round {number}, {side}: a guest moves, {rate_name(rate)}")
-                    costs.results.append(self.moved(side, rate))
+                for net in self._plan.nets:
+                    self._steps.count(f"round {number}, {side}: a guest moves, network {net}")
+                    costs.results.append(self.moved(side, net))
         costs.check()
         return costs
 
@@ -306,9 +283,3 @@ def _trip(trip: Move, step: int, offset: float) -> Trip:
         raise IvcError(f"ivc migrate did not say what the move took: {told}") from error
     return Trip(step, trip.begin - offset, trip.end - offset, down, size)
 
-
-def rate_name(rate: int) -> str:
-    """As people call a network of so many Mbit/s."""
-    if rate == 0:
-        return "no limit"
-    return f"{rate / 1000:g} Gbit/s" if rate >= 1000 else f"{rate} Mbit/s"

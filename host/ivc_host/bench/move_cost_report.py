@@ -9,20 +9,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from .move_cost import TOUCHED, Cost, Costs, Result, rate_name
+from .move_cost import TOUCHED, Cost, Costs, Result
+from .wire import Net
 
 _HOUR = 3600.0
-_COLOURS = ("#1f4e9c", "#c4621a", "#2b7a3f", "#7a2b6e")
+_COLOURS = ("#1f4e9c", "#c4621a", "#2b7a3f", "#7a2b6e", "#8c6d1f", "#2f8f9d", "#555555")
 
 
 def table(costs: Costs) -> Table:
     """A column for each path and network of the migration: medians of the runs."""
     plan = costs.plan
     out = Table(title=f"LAMMPS, {4 * plan.cells**3} atoms, {plan.steps} steps: what one move costs")
-    out.add_column("path, migration's network")
+    out.add_column("path; migration's network")
     found = costs.costs()
     for one in found:
-        out.add_column(f"{one.side}, {rate_name(one.rate)}", justify="right")
+        out.add_column(f"{one.side}; {one.net}", justify="right")
     for label, cells in zip(_ROWS, zip(*map(_cells, found), strict=True), strict=True):
         out.add_row(label, *cells)
     return out
@@ -63,10 +64,10 @@ def draw(path: Path, costs: Costs, title: str) -> None:
     figure = Figure(figsize=(6.5 * len(sides) + 2, 4.4), layout="constrained")
     FigureCanvasAgg(figure)  # no display is needed, and none is looked for
     for axes, side in zip(figure.subplots(1, len(sides), squeeze=False)[0], sides):
-        kinds: Sequence[int | None] = [None, *costs.plan.rates]
-        for rate, colour in zip(kinds, _COLOURS):
-            run = costs.of(side, rate)[-1]
-            label = "nobody moves" if rate is None else f"a guest moves, {rate_name(rate)}"
+        kinds: Sequence[Net | None] = [None, *costs.plan.nets]
+        for net, colour in zip(kinds, _COLOURS):
+            run = costs.of(side, net)[-1]
+            label = "nobody moves" if net is None else f"a guest moves, network {net}"
             axes.plot(range(1, len(run.ends)), run.times(), ".-", linewidth=0.6, markersize=3,
                       color=colour, label=label)  # fmt: skip
             if run.trip:
