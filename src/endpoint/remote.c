@@ -40,6 +40,8 @@ struct greeting {
 enum {
     LOOK_EVERY = 8,             /* turns, of which one reads the clock */
     LOOK_EVERY_ALONE = 32,      /* nobody is known to be out there */
+    WAIT_TURNS = 1024,          /* in vain: a look is a small part of such a wait, */
+    SHORT_WAITS = 16,           /* and of others one of so many has one, or fewer */
     LIES_MAX = 16,
 };
 
@@ -480,6 +482,15 @@ int ivc_remote_fd(const struct ivc_endpoint *endpoint)
     return ivc_network_fd(endpoint->network);
 }
 
+/* `since` the last look. While nobody is known to be out there it is left to who waits for long: what comes through
+ * memory soon would come later by a look that takes longer than all of its way. */
+static bool look_is_due(const struct ivc_endpoint *endpoint, uint64_t since)
+{
+    bool is_short = endpoint->n_remotes == 0 && endpoint->crowd.idle < WAIT_TURNS;
+
+    return since >= endpoint->network_pause * (is_short ? SHORT_WAITS : 1);
+}
+
 int ivc_remote_poll(struct ivc_endpoint *endpoint)
 {
     bool memory = endpoint->home.n_receivers > 0, woke;
@@ -494,7 +505,7 @@ int ivc_remote_poll(struct ivc_endpoint *endpoint)
     /* Relaxed: a hint; whoever set it calls progress until we have looked. */
     woke = ivc_load_relaxed(&endpoint->network_woke);
     /* (Where the counter jumps back, as in a guest that has moved, that is a long time, and we look.) */
-    if (memory && start - endpoint->network_looked < endpoint->network_pause && !woke)
+    if (memory && !woke && !look_is_due(endpoint, start - endpoint->network_looked))
         return 0;
     if (woke)
         ivc_store_relaxed(&endpoint->network_woke, 0);

@@ -235,7 +235,36 @@ static void test_failing(void)
     finish();
 }
 
+/* Looks at the network within so many turns in vain, `ago` pauses after the last one. */
+static bool looks_within(unsigned turns, uint64_t ago)
+{
+    struct ivc_endpoint *endpoint = a.endpoint;
+    uint64_t looked = ivc_cycles() - ago * (uint64_t)1e12;
+
+    endpoint->network_looked = looked;
+    endpoint->network_pause = (uint64_t)1e12;
+    endpoint->network_busy = false;
+    endpoint->crowd.idle = 0;
+    while (turns-- > 0 && endpoint->network_looked == looked)
+        (void)ivc_endpoint_progress(endpoint);
+    return endpoint->network_looked != looked;
+}
+
+/* Who is in memory again with all that it knows does not let what comes soon wait for a look at the network. */
+static void test_short_waits(void)
+{
+    start();
+    send_to(&b, &a);
+    CHECK_EQ(a.endpoint->n_remotes, 0);
+    CHECK_EQ(a.endpoint->home.n_receivers, 1);
+    CHECK(!looks_within(900, 2));
+    CHECK(looks_within(5000, 2));
+    CHECK(looks_within(900, 20));
+    finish();
+}
+
 static const struct check_case cases[] = {
+    { "short waits do without the network", test_short_waits, 240 },
     { "a route fails while memory leads there", test_memory_goes_on, 240 },
     { "... and the peer ends after that", test_end_is_noticed, 240 },
     { "... and the peer may not have all that went that way", test_is_asked, 240 },
