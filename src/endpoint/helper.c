@@ -26,6 +26,7 @@ enum {
     TICK_MS = 20,
     TICK_BUSY_MS = 1,
     LOOK_ROUND_MS = 100,        /* for regions and peers that came */
+    WAYS_MS = 3000,             /* a part of what a host waits (ivc_suspend(1)); opening a provider takes 2 s in an emulated guest */
 };
 
 struct ivc_helper {
@@ -39,6 +40,7 @@ struct ivc_helper {
     bool leaving;               /* our guest was asked to leave this region */
     bool busy;                  /* something is under way: look again soon */
     bool stays;                 /* though our guest was asked to leave: there is no network */
+    uint64_t leave_by;          /* since it was asked ways to the peers are sought, until then at most; 0: it was not */
     uint64_t look_round_at;
     struct ivc_order_watch orders;  /* of the region that we may not join yet */
     uint64_t lent_lost;         /* ivc_region_lent_lost(), when we looked last */
@@ -209,6 +211,34 @@ static void look_at_lent(struct ivc_helper *helper)
     ivc_endpoint_go_on(endpoint);
 }
 
+/* Who never sent to us may be let go without a word (ivc_remote's on_down), so ways to those are sought later. */
+static void seek_ways(struct ivc_endpoint *endpoint)
+{
+    ivc_endpoint_stop(endpoint);
+    for (uint32_t slot = 0; slot < ivc_region_capacity(endpoint->home.region); slot++) {
+        struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+        if (peer && ivc_peer_uses_memory(peer) && peer->rx_open && ivc_remote_open_route(endpoint, peer) == 0)
+            ivc_route_seek(endpoint->network, peer->route);
+    }
+    ivc_endpoint_go_on(endpoint);
+}
+
+/* A provider takes long to open, on both sides of the first route: until then memory carries what is sent. */
+static bool ways_are_known(struct ivc_helper *helper)
+{
+    struct ivc_endpoint *endpoint = helper->endpoint;
+    uint64_t now = ivc_now_ms();
+
+    if (!endpoint->network)
+        return true;
+    if (helper->leave_by == 0) {
+        helper->leave_by = now + WAYS_MS;
+        seek_ways(endpoint);
+    }
+    return !ivc_network_is_seeking(endpoint->network) || now >= helper->leave_by;
+}
+
 /* Where there is to be a network, it is there before memory is given up: who cannot load it stays. */
 static bool may_leave(struct ivc_helper *helper)
 {
@@ -218,19 +248,22 @@ static bool may_leave(struct ivc_helper *helper)
     if (r < 0 && !helper->stays)
         ivc_trace_event(endpoint, "stays", ivc_error_text());
     helper->stays = r < 0;
-    return r == 0;
+    return r == 0 && ways_are_known(helper);
 }
 
 static void look_at_orders(struct ivc_helper *helper)
 {
     struct ivc_endpoint *endpoint = helper->endpoint;
     struct ivc_region *region = endpoint->home.region;
-    bool under_way;
+    bool asked, under_way;
 
     if (give_up_if_lost(helper))
         return;
     ivc_region_orders_look(region);
-    if (!helper->leaving && ivc_region_is_ordered_away(region, ivc_region_own_vm()) && may_leave(helper)) {
+    asked = !helper->leaving && ivc_region_is_ordered_away(region, ivc_region_own_vm());
+    if (!asked)
+        helper->leave_by = 0;
+    else if (may_leave(helper)) {
         helper->leaving = true;
         ivc_trace_event(endpoint, "asked", "our guest is to leave the region");
     }

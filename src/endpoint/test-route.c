@@ -85,10 +85,15 @@ static bool is_at(const struct side *side, enum ivc_path path)
     return ivc_peer_path(side->peer) == path;
 }
 
-static void part(const char *path)
+static void order(const char *path)
 {
     CHECK_EQ(ivc_region_open(path, &away.region), 0);
     CHECK_EQ(ivc_order_give(away.region, ivc_region_own_vm(), &away.order), 0);
+}
+
+static void part(const char *path)
+{
+    order(path);
     AWAIT(is_at(&a, IVC_PATH_NETWORK) && is_at(&b, IVC_PATH_NETWORK) && !a.endpoint->home.region
           && !b.endpoint->home.region);
 }
@@ -123,8 +128,8 @@ static void send_to(struct side *from, struct side *to)
     AWAIT(to->packets == had + 1);
 }
 
-/* Both know each other by network as well as by memory, in which they are now. */
-static const char *start(void)
+/* In a region, where neither has needed a network. */
+static const char *open_both(void)
 {
     const char *path = check_file(0, SIZE);
     struct ivc_address address;
@@ -135,6 +140,14 @@ static const char *start(void)
     ivc_endpoint_address(b.endpoint, &address);
     CHECK_EQ(ivc_endpoint_connect(a.endpoint, &address, &a.peer), 0);
     send_to(&a, &b);
+    return path;
+}
+
+/* Both know each other by network as well as by memory, in which they are now. */
+static const char *start(void)
+{
+    const char *path = open_both();
+
     part(path);
     send_to(&a, &b);
     send_to(&b, &a);
@@ -235,6 +248,36 @@ static void test_failing(void)
     finish();
 }
 
+/* Memory carries what is sent until the network could. */
+static void test_network_first(void)
+{
+    const char *path = open_both();
+
+    send_to(&b, &a);
+    CHECK(!ivc_network_is_bound(a.endpoint->network) && !ivc_network_is_bound(b.endpoint->network));
+    order(path);
+    AWAIT(!is_at(&a, IVC_PATH_MEMORY) || !is_at(&b, IVC_PATH_MEMORY));
+    CHECK(ivc_network_is_bound(a.endpoint->network) && ivc_network_is_bound(b.endpoint->network));
+    AWAIT(is_at(&a, IVC_PATH_NETWORK) && is_at(&b, IVC_PATH_NETWORK));
+    send_to(&a, &b);
+    send_to(&b, &a);
+    finish();
+}
+
+/* A peer that answers nobody is not waited for: the host wants an answer. */
+static void test_silent_peer(void)
+{
+    const char *path = open_both();
+
+    send_to(&b, &a);
+    b.peer->network.port = a.peer->network.port = 9;    /* nobody listens there */
+    order(path);
+    AWAIT(!a.endpoint->home.region && !b.endpoint->home.region);
+    AWAIT(a.gones == 1 && b.gones == 1);
+    CHECK_TEXT(a.reason, "no address of the peer leads to it");
+    finish();
+}
+
 /* Looks at the network within so many turns in vain, `ago` pauses after the last one. */
 static bool looks_within(unsigned turns, uint64_t ago)
 {
@@ -264,6 +307,8 @@ static void test_short_waits(void)
 }
 
 static const struct check_case cases[] = {
+    { "the network is opened before memory is given up", test_network_first, 240 },
+    { "... and a peer that it does not reach is not waited for", test_silent_peer, 240 },
     { "short waits do without the network", test_short_waits, 240 },
     { "a route fails while memory leads there", test_memory_goes_on, 240 },
     { "... and the peer ends after that", test_end_is_noticed, 240 },

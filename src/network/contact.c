@@ -227,6 +227,8 @@ static void step_all(struct ivc_contact *contact)
             tell_progress(contact, seek);
         else
             ivc_seek_free(seek);
+        /* Relaxed, as where it is read: nothing is read on the strength of it. */
+        atomic_fetch_sub_explicit(&contact->n_seeking, 1, memory_order_relaxed);
     }
 }
 
@@ -368,11 +370,17 @@ int ivc_contact_seek(struct ivc_network *network, struct ivc_route *route)
     seek->nonce = ivc_random_id();
     read_candidates(seek, &route->name);
     pthread_mutex_lock(&contact->lock);
+    atomic_fetch_add_explicit(&contact->n_seeking, 1, memory_order_relaxed);
     seek->next = contact->asked;
     contact->asked = seek;
     pthread_mutex_unlock(&contact->lock);
     rouse(contact);
     return 0;
+}
+
+bool ivc_network_is_seeking(const struct ivc_network *network)
+{
+    return atomic_load_explicit(&network->contact->n_seeking, memory_order_relaxed) > 0;
 }
 
 bool ivc_contact_has_news(const struct ivc_network *network)

@@ -86,6 +86,7 @@ struct ivc_contact {
     struct ivc_seek *asked;     /* handed to the thread ... */
     struct ivc_seek *settled;   /* ... and by it */
     _Atomic bool news;          /* `settled` is not empty */
+    _Atomic unsigned n_seeking; /* handed over, and not settled */
 
     pthread_t thread;
     bool started;

@@ -92,6 +92,10 @@ const char *ivc_network_describe(const struct ivc_network *network);
 int ivc_network_connect(struct ivc_network *network, uint64_t id, const struct ivc_network_name *name,
                         void *arg, struct ivc_route **ret_route);
 void *ivc_route_arg(const struct ivc_route *route);
+/* Its contact is asked now, unless it was; both sides have their provider open when that has answered. */
+void ivc_route_seek(struct ivc_network *network, struct ivc_route *route);
+/* Whether contacts have yet to answer. */
+bool ivc_network_is_seeking(const struct ivc_network *network);
 /* Somebody waits for what comes from there: its end is noticed even if nothing is ever sent. */
 void ivc_route_watch(struct ivc_network *network, struct ivc_route *route);
 /* A packet came from there: it need not be asked whether it lives. */

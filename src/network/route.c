@@ -84,11 +84,16 @@ int ivc_route_refuse(struct ivc_network *network, struct ivc_route *route)
     return state == IVC_ROUTE_DOWN ? IVC_E_GONE : IVC_E_FULL;
 }
 
-void ivc_route_watch(struct ivc_network *network, struct ivc_route *route)
+void ivc_route_seek(struct ivc_network *network, struct ivc_route *route)
 {
     ivc_network_lock(network);
     (void)ivc_route_check(network, route);
     ivc_network_unlock(network);
+}
+
+void ivc_route_watch(struct ivc_network *network, struct ivc_route *route)
+{
+    ivc_route_seek(network, route);
     /* Relaxed: a hint for alive.c, at any later turn. */
     if (!atomic_load_explicit(&route->used, memory_order_relaxed))
         atomic_store_explicit(&route->used, true, memory_order_relaxed);
