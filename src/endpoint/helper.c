@@ -26,7 +26,7 @@ enum {
     TICK_MS = 20,
     TICK_BUSY_MS = 1,
     LOOK_ROUND_MS = 100,        /* for regions and peers that came */
-    WAYS_MS = 3000,             /* a part of what a host waits (ivc_suspend(1)); opening a provider takes 2 s in an emulated guest */
+    WAYS_MS = 3000,             /* a part of what a host waits; opening a provider takes 2 s in an emulated guest */
 };
 
 struct ivc_helper {
@@ -211,7 +211,7 @@ static void look_at_lent(struct ivc_helper *helper)
     ivc_endpoint_go_on(endpoint);
 }
 
-/* Who never sent to us may be let go without a word (ivc_remote's on_down), so ways to those are sought later. */
+/* To those who have sent to us: one that fails now is of no consequence for them (on_down() in remote.c). */
 static void seek_ways(struct ivc_endpoint *endpoint)
 {
     ivc_endpoint_stop(endpoint);
@@ -251,6 +251,21 @@ static bool may_leave(struct ivc_helper *helper)
     return r == 0 && ways_are_known(helper);
 }
 
+/* Who is asked seeks the way to us, and waits until our provider is loaded as well: that begins now, on both sides. */
+static void prepare_for_leaver(struct ivc_endpoint *endpoint)
+{
+    const struct ivc_region *region = endpoint->home.region;
+
+    for (uint32_t slot = 0; endpoint->network && slot < ivc_region_capacity(region); slot++) {
+        const struct ivc_peer *peer = ivc_endpoint_peer(endpoint, slot);
+
+        if (peer && ivc_region_is_ordered_away(region, peer->member.vm)) {
+            (void)ivc_network_prepare(endpoint->network);
+            return;
+        }
+    }
+}
+
 static void look_at_orders(struct ivc_helper *helper)
 {
     struct ivc_endpoint *endpoint = helper->endpoint;
@@ -275,8 +290,10 @@ static void look_at_orders(struct ivc_helper *helper)
             leave(helper);
         ivc_endpoint_go_on(endpoint);
     }
-    if (endpoint->home.region && ivc_region_has_orders(region))
+    if (endpoint->home.region && ivc_region_has_orders(region)) {
         answer_strangers(endpoint);
+        prepare_for_leaver(endpoint);
+    }
 }
 
 /* ---- arriving */
