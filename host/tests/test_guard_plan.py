@@ -143,6 +143,21 @@ def test_the_rest_of_a_job_follows() -> None:
     assert targets(make(sick, guests, landed=landed)) == {"g2": "a"}
 
 
+def test_a_host_that_is_no_spare_takes_none_of_another_host() -> None:
+    """Also when the first machines of the job, from a host that failed before, are there."""
+    before = replace(SICK, name="before")
+    taken = spare("b", not_spare=("it runs g1",))
+    guests, landed = [guest("g1", "b"), guest("g2")], [_move("g1", "before", "b")]
+    rules = Rules(breaker=1.0)
+    plan = make([before, SICK, taken], guests, rules, landed=landed)
+    assert plan.moves == () and "b: no spare: it runs g1" in plan.alarms[0].text
+    # A spare one is asked first where the others are, and any will do where that is the policy.
+    hosts = [before, SICK, spare("a"), spare("b", load=0.9)]
+    assert targets(make(hosts, guests, rules, landed=landed)) == {"g2": "b"}
+    some = replace(rules, policy=Policy.ANY_WITH_ROOM)
+    assert targets(make([before, SICK, spare("a"), taken], guests, some, landed=landed)) == {"g2": "b"}
+
+
 def test_never_twice() -> None:
     hosts = [SICK, spare("a", free_memory=300 * MIB)]
     under_way = [_move("g1", "sick", "a")]

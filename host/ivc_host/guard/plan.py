@@ -228,11 +228,11 @@ class _Planner:
                 self.fit.append(room)
             else:
                 self.passed.append(Considered(room.view.name, reason))
-        #: Where machines of a job have gone: there the others of it go as well.
-        self.refuges: dict[str, set[str]] = defaultdict(set)
+        #: Moves of each job: where some of its machines have gone, the others go as well.
+        self.went: dict[str, list[Move]] = defaultdict(list)
         for move in (*under_way, *landed):
             if move.job is not None:
-                self.refuges[move.job].add(move.target)
+                self.went[move.job].append(move)
         known = {machine.name: machine for machine in machines}
         for move in under_way:
             self._count(move)
@@ -320,10 +320,10 @@ class _Planner:
 
     def _send(self, group: list[MachineView], source: str, target: _Room, why: str) -> None:
         target.take(group)
-        if group[0].job is not None:
-            self.refuges[group[0].job].add(target.view.name)
         for machine in group:
             move = Move(machine.name, source, target.view.name, machine.job, machine.memory, why)
+            if machine.job is not None:
+                self.went[machine.job].append(move)
             reason = self._must_wait(source, target)
             if reason is not None:
                 self.waiting[machine.name] = f"to {target.view.name}, {reason}"
@@ -395,11 +395,12 @@ class _Planner:
         the least loaded, else by name."""
         passed = [one for one in self.passed if one.host != source]
         job = group[0].job
-        refuges = self.refuges[job] if job is not None else set()
+        went = self.went[job] if job is not None else []
+        refuges = {move.target for move in went}
         local = self._local(group)
         best: _Room | None = None
         best_rank: tuple[bool, float, float, str] | None = None
-        for room in self._candidates(refuges):
+        for room in self._candidates({move.target for move in went if move.source == source}):
             name = room.view.name
             reason = self._lacks(room, group)
             if reason is not None:
@@ -412,10 +413,11 @@ class _Planner:
         self.considered[tuple(machine.name for machine in group)] = tuple(passed)
         return best
 
-    def _candidates(self, refuges: Iterable[str]) -> list[_Room]:
-        """A host that has just received machines of the job is no spare any more, for that reason."""
+    def _candidates(self, promised: Iterable[str]) -> list[_Room]:
+        """A host that has just received others of these from the host that they leave is no spare any
+        more, for that reason."""
         rooms = list(self.fit)
-        for name in sorted(refuges):
+        for name in sorted(promised):
             room = self.rooms.get(name)
             if room is not None and room not in rooms and _unwell(room.view) is None:
                 rooms.append(room)
