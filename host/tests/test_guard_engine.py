@@ -101,6 +101,39 @@ async def test_a_sick_host_is_left(world: World) -> None:
 
 
 @in_world
+async def test_what_was_seen_before_a_move_ended(world: World) -> None:
+    """Its machine is seen where it was; nothing is begun by that."""
+    guard = world.guard()
+    world.health("h1", Level.FAILING)
+    await guard.step(world.snapshot())
+    await settle_down(guard)
+    old = replace(world.snapshot(), begun=world.now)
+    assert guard.moving() == {name: replace(machine) for name, machine in world.machines.items()}
+    world.now += 1
+    for gate in world.gates.values():
+        gate.set()
+    await guard.drain()
+    assert (await guard.step(old)).moves == () and guard.moving() == {}
+    world.now += 1
+    stays = replace(world.snapshot(), begun=world.now)  # somebody has moved them back
+    stays = replace(stays, machines=[replace(one, host="h1") for one in stays.machines])
+    assert len((await guard.step(stays)).moves) == 2
+    await guard.give_up("the test ends")
+
+
+@in_world
+async def test_cancelled_before_its_first_line(world: World) -> None:
+    """Nothing of it has run: it has ended all the same."""
+    guard = world.guard()
+    world.health("h1", Level.FAILING)
+    await guard.step(world.snapshot())
+    assert guard.stay("h1", "it need not be emptied") == ["g1", "g2"]
+    await settle_down(guard)
+    assert world.moves == [] and not guard.under_way() and not world.journal.known.open
+    assert world.journal.known.outcomes == {"undone": 2}
+
+
+@in_world
 async def test_looking_ahead_does_nothing(world: World) -> None:
     guard = world.guard()
     world.health("h1", Level.FAILING)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -53,6 +54,9 @@ class Snapshot:
     hosts: Sequence[HostView]
     machines: Sequence[MachineView]
     traffic: Traffic = field(default_factory=dict)
+    #: When the first of it was looked at, by the guard's clock: a move that has ended since may be seen
+    #: in it as under way, or not at all.
+    begun: float = math.inf
 
 
 class Steps(Protocol):
@@ -71,7 +75,7 @@ class Steps(Protocol):
 class Mover(Protocol):
     """How a machine is moved."""
 
-    async def move(self, move: Move, steps: Steps) -> Ended:
+    def move(self, move: Move, steps: Steps) -> Coroutine[Any, Any, Ended]:
         """The whole of it. Cancelled, it takes back what it did, and returns UNDONE."""
 
     async def settle(self, one: OpenMove) -> Ended:
@@ -81,7 +85,9 @@ class Mover(Protocol):
 @dataclass
 class _Task:
     move: Move
-    task: asyncio.Task[None]
+    #: As it was when it began.
+    machine: MachineView
+    task: asyncio.Task[Ended]
     begun: float
     phase: str = ""
     returns: bool = True
@@ -134,6 +140,8 @@ class Guard:
         self._say = say
         self._clock = clock
         self._tasks: dict[str, _Task] = {}
+        #: Moves that have ended since the last snapshot was begun, and when.
+        self._lately: dict[str, tuple[Move, float]] = {}
         #: What ended badly in a way of which only a person can judge.
         self._undecided: dict[str, str] = {}
         self._broken: JournalError | None = None
@@ -143,6 +151,10 @@ class Guard:
     def under_way(self) -> list[UnderWay]:
         return [UnderWay(one.move, one.phase, one.begun, one.cancelled)
                 for one in self._tasks.values()]  # fmt: skip
+
+    def moving(self) -> dict[str, MachineView]:
+        """The machines of moves that this process has under way, for who looks at the hosts."""
+        return {name: one.machine for name, one in self._tasks.items()}
 
     def evacuate(self, host: str, by: str) -> None:
         if host not in self.journal.known.evacuate:
@@ -167,12 +179,14 @@ class Guard:
         if self._broken is not None:
             raise self._broken
         now = self._clock()
+        self._lately = {name: one for name, one in self._lately.items() if one[1] >= snapshot.begun}
         await self._settle_open()
         self._look_who_is_well(snapshot.hosts)
         self.plan = self.look_ahead(snapshot, now)
         self._tell_alarms(self.plan.alarms, now)
+        seen = {machine.name: machine for machine in snapshot.machines}
         for move in self.plan.moves:
-            self._begin(move, now)
+            self._begin(move, seen[move.machine], now)
         self.stepped_at = now
         return self.plan
 
@@ -180,23 +194,22 @@ class Guard:
         """What a step would do, and nothing of it done."""
         known = self.journal.known
         hosts = [_asked(host, known.evacuate) for host in snapshot.hosts]
+        under_way = self._under_way(snapshot.begun)
         return plans.make(
             hosts,
-            [self._seen(machine) for machine in snapshot.machines],
+            [_before(machine, under_way.get(machine.name)) for machine in snapshot.machines],
             self.rules,
             traffic=snapshot.traffic,
             tried=known.tried,
-            under_way=[one.move for one in known.open.values()],
+            under_way=list(under_way.values()),
             landed=known.landed,
             now=now,
         )
 
-    def _seen(self, machine: MachineView) -> MachineView:
-        """A machine that is being moved is on the host that it leaves, whatever is seen of it."""
-        one = self.journal.known.open.get(machine.name)
-        if one is None or machine.host == one.move.source:
-            return machine
-        return replace(machine, host=one.move.source)
+    def _under_way(self, since: float) -> dict[str, Move]:
+        """Moves that had not ended at that time."""
+        lately = {name: move for name, (move, ended) in self._lately.items() if ended >= since}
+        return lately | {name: one.move for name, one in self.journal.known.open.items()}
 
     async def _settle_open(self) -> None:
         """Moves that an earlier process has begun."""
@@ -248,23 +261,19 @@ class Guard:
 
     # ---- moves
 
-    def _begin(self, move: Move, now: float) -> None:
+    def _begin(self, move: Move, machine: MachineView, now: float) -> None:
         self.journal.write("begin", now, move=asdict(move))
         self._say(f"{move.machine} moves from {move.source} to {move.target}: {move.why}")
-        task = asyncio.create_task(self._move(move), name=f"move {move.machine}")
-        self._tasks[move.machine] = _Task(move, task, now)
+        moving = self._mover.move(move, _Steps(self, move.machine))
+        task = asyncio.create_task(moving, name=f"move {move.machine}")
+        self._tasks[move.machine] = _Task(move, machine, task, now)
+        # Not at the end of a coroutine, of which nothing is run when it is cancelled before its turn.
+        task.add_done_callback(lambda task: self._over(move, task))
 
-    async def _move(self, move: Move) -> None:
+    def _over(self, move: Move, task: asyncio.Task[Ended]) -> None:
+        del self._tasks[move.machine]
         try:
-            ended = await self._mover.move(move, _Steps(self, move.machine))
-        except asyncio.CancelledError:
-            ended = Ended(Outcome.UNDONE, "interrupted before it began")
-        except IvcError as fault:
-            ended = Ended(Outcome.FAILED, str(fault))
-        finally:
-            del self._tasks[move.machine]
-        try:
-            self._ended(move, ended)
+            self._ended(move, _end_of(task))
         except JournalError as fault:
             self._broken = fault
 
@@ -273,7 +282,9 @@ class Guard:
             self._undecided[move.machine] = ended.text
             return  # it stays open: settled when somebody has looked
         name = move.machine
-        self.journal.write("end", self._clock(), machine=name, source=move.source,
+        now = self._clock()
+        self._lately[name] = (move, now)
+        self.journal.write("end", now, machine=name, source=move.source,
                            target=move.target, outcome=ended.outcome.value, text=ended.text,
                            downtime=ended.downtime)  # fmt: skip
         words = {
@@ -315,6 +326,21 @@ class Guard:
         self._cancel(None, why)
         with contextlib.suppress(asyncio.CancelledError):
             await self.drain()
+
+
+def _end_of(task: asyncio.Task[Ended]) -> Ended:
+    """What a move's task says, which is done."""
+    try:
+        return task.result()
+    except asyncio.CancelledError:
+        return Ended(Outcome.UNDONE, "interrupted before it began")
+    except IvcError as fault:
+        return Ended(Outcome.FAILED, str(fault))
+
+
+def _before(machine: MachineView, move: Move | None) -> MachineView:
+    """A machine that is being moved is on the host that it leaves, whatever is seen of it."""
+    return machine if move is None else replace(machine, host=move.source)
 
 
 def _asked(host: HostView, evacuate: Mapping[str, str]) -> HostView:
