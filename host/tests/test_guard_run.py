@@ -122,6 +122,35 @@ def test_a_memory_error_empties_its_host(world: World) -> None:
     assert [line["outcome"] for line in lines if line["kind"] == "end"] == ["moved"] * 3
 
 
+def test_features_that_no_host_has(world: World) -> None:
+    """A hypervisor's own, emulated or by another name: they keep no machine from moving; a host's do."""
+    for name, flags in (("g1", ["avx2", "hypervisor"]), ("g2", ["avx2", "amx"])):
+        world.folder("h1").write(name, Record(memory=256 * MIB, cpu_flags=flags))
+    (world.path / "h1" / "host.json").write_text(json.dumps({"cpu_flags": ["avx2", "amx"]}))
+    code, text = world.run("evacuate", "h1")
+    assert world.where()["g1"] != "h1" and world.where()["g2"] == "h1", text
+    assert code == 3 and "its processors have no amx" in text
+
+
+def test_a_machine_that_is_moved_is_not_asked(world: World) -> None:
+    """Its hypervisor answers the mover and nobody else: the other machines of both hosts are seen."""
+    moving = {"g1": fleet.MachineView("g1", "h1", 256 * MIB, frozenset({"avx2"}), "job", 2)}
+    for host in ("h1", "h2"):
+        world.folder(host).write("g1", Record(State.PAUSED.name, memory=256 * MIB))
+    book = inventory.load(world.path / "hosts.toml")
+
+    async def look(moving: dict[str, fleet.MachineView]) -> dict[str, Seen]:
+        async with hypervisors_of(list(book.hosts.values())) as those:
+            return {one.name: one for one in await fleet.look(those, 10.0, moving)}
+
+    seen = asyncio.run(look({}))
+    assert (seen["h1"].paused, len(seen["h1"].machines), seen["h2"].paused) == (("g1",), 2, ("g1",))
+    seen = asyncio.run(look(moving))
+    assert seen["h1"].machines[0] == moving["g1"] and len(seen["h1"].machines) == 3
+    assert seen["h2"].machines == seen["h2"].paused == ()
+    assert seen["h2"].free_memory == 64 << 30  # what it takes there is counted by the plan
+
+
 def test_a_host_is_emptied_by_hand(world: World) -> None:
     code, text = world.run("evacuate", "h1", "--dry-run")
     assert code == 0 and "g1: from h1 to" in text and set(world.where().values()) == {"h1"}
@@ -256,7 +285,7 @@ RULES = Rules(Policy.ANY_WITH_ROOM, per_host=3, back_off=0.0)
 
 async def _look(world: World, book: inventory.Inventory) -> Snapshot:
     async with hypervisors_of(list(book.hosts.values())) as those:
-        seen = await fleet.look(those, 10.0)
+        seen = await fleet.look(those, 10.0, {})
     hosts = [_view(one) for one in seen]
     return Snapshot(hosts, fleet.with_jobs([m for one in seen for m in one.machines]))
 

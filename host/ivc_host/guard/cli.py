@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from .engine import Guard, Outcome, Snapshot
 from .fleet import Seen
 from .journal import Journal
 from .mover import MachineMover
-from .plan import HostView, Plan, Policy, Rules
+from .plan import HostView, MachineView, Plan, Policy, Rules
 from .service import Listening, Service, ServiceError, plan_of
 
 StateOption = Annotated[
@@ -66,13 +66,13 @@ class _All:
         mover = MachineMover(self.own.book, _limits(self.words))
         return Guard(log, mover, _rules(self.words), say=_say)
 
-    async def look(self) -> Snapshot:
-        """Health, load and machines of every host, read at the same time."""
+    async def look(self, moving: Mapping[str, MachineView]) -> Snapshot:
+        """Health, load and machines of every host, read at the same time. MOVING are not asked."""
         at = time.time()
         readings, loads, seen = await asyncio.gather(
             round.read(self.own.sources, self.own.hosts, at),
             self.own.load(at),
-            fleet.look(self.those, self.words.timeout),
+            fleet.look(self.those, self.words.timeout, moving),
         )
         states = self.own.states(readings)
         verdicts = self.own.spares(states, loads, {one.name: _counted(one) for one in seen})
@@ -80,6 +80,7 @@ class _All:
         return Snapshot(
             [_view(one, states[one.name], by_name[one.name]) for one in seen],
             fleet.with_jobs([machine for one in seen for machine in one.machines]),
+            begun=at,
         )
 
 
@@ -165,7 +166,7 @@ def run_guard(
             with Journal(_folder(state, words), time.time()) as log:
                 guard = everything.guard(log)
                 if once:
-                    plan = await guard.step(await everything.look())
+                    plan = await guard.step(await everything.look({}))
                     await guard.drain()
                     return _ALARM if log.known.alarms or plan.alarms else 0
                 _say(f"guards {len(everything.those)} hosts of {everything.own.book.path}")
@@ -180,7 +181,7 @@ def run_guard(
 async def _look_ahead(everything: _All, known: journal.Known, as_json: bool) -> int:
     """Print what a step would do, with what the journal says."""
     guard = everything.guard(journal.Unwritten(known))
-    plan = guard.look_ahead(await everything.look(), time.time())
+    plan = guard.look_ahead(await everything.look({}), time.time())
     _print_plan(plan, as_json)
     return _ALARM if plan.alarms else 0
 
@@ -257,7 +258,7 @@ def evacuate(
 async def _until_empty(guard: Guard, everything: _All, host: str) -> int:
     try:
         while True:
-            snapshot = await everything.look()
+            snapshot = await everything.look(guard.moving())
             left = [machine.name for machine in snapshot.machines if machine.host == host]
             if not left and not guard.under_way():
                 _say(f"{host} is empty; 'ivc guard cancel {host}' lets machines come again")

@@ -2,13 +2,16 @@
 
 Hosts are asked at the same time, each within a limit. One that does not answer is known by its name
 alone: nothing moves to it, and its machines are not known to be anywhere.
+
+A machine that the guard itself is moving is not asked: a QEMU answers one program at a time, and that is
+the mover. What was known of it when it began holds until it has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import IvcError
 from ..hypervisor.contract import Hypervisor, Machine, State
@@ -41,37 +44,41 @@ class Seen:
 class _Found:
     """A machine while its host is looked at."""
 
-    name: str
+    view: MachineView
     state: State
-    memory: int
-    cpu_flags: frozenset[str]
-    groups: list[Group] = field(default_factory=list)
-    busy: str | None = None
 
 
-async def look(those: Sequence[Hypervisor], timeout: float) -> list[Seen]:
+#: Machines that the guard is moving, by name, on the hosts that they leave.
+Moving = Mapping[str, MachineView]
+
+
+async def look(those: Sequence[Hypervisor], timeout: float, moving: Moving) -> list[Seen]:
     """Every host; TIMEOUT in seconds for each."""
-    return list(await asyncio.gather(*(_look_at(one, timeout) for one in those)))
+    return list(await asyncio.gather(*(_look_at(one, timeout, moving) for one in those)))
 
 
-async def _look_at(one: Hypervisor, timeout: float) -> Seen:
+async def _look_at(one: Hypervisor, timeout: float, moving: Moving) -> Seen:
     try:
         async with asyncio.timeout(timeout):
-            return await _seen(one)
+            return await _seen(one, moving)
     except TimeoutError:
         return Seen(one.host.name, f"it has not answered for {timeout:.0f} s")
     except IvcError as fault:
         return Seen(one.host.name, str(fault))
 
 
-async def _seen(one: Hypervisor) -> Seen:
+async def _seen(one: Hypervisor, moving: Moving) -> Seen:
     description = await one.describe()
     present = await _groups(one)
-    names = await one.machines()
-    found = [machine for name in names if (machine := await _found(one, name, present))]
-    promised = sum(machine.memory for machine in found if machine.state is not State.WAITING)
+    found = []
+    for name in await one.machines():
+        if name in moving:
+            found.append(_leaves(one, moving[name]))
+        elif machine := await _found(one, name, present, description.cpu_flags):
+            found.append(machine)
+    promised = sum(machine.view.memory for machine in found if machine.state is not State.WAITING)
     # A place that waits has taken some of it already: that is a move's, which the plan counts.
-    waiting = sum(machine.memory for machine in found if machine.state is State.WAITING)
+    waiting = sum(machine.view.memory for machine in found if machine.state is State.WAITING)
     places, size = await _room(one)
     return Seen(
         one.host.name,
@@ -79,10 +86,9 @@ async def _seen(one: Hypervisor) -> Seen:
         cpu_flags=description.cpu_flags,
         places=places,
         region_bytes=size,
-        machines=tuple(_view(one.host.name, machine) for machine in found
-                       if machine.state in _RUNS),
-        paused=tuple(machine.name for machine in found if machine.state is State.PAUSED),
-    )  # fmt: skip
+        machines=tuple(machine.view for machine in found if machine.state in _RUNS),
+        paused=tuple(machine.view.name for machine in found if machine.state is State.PAUSED),
+    )
 
 
 async def _groups(one: Hypervisor) -> list[Group]:
@@ -99,19 +105,36 @@ async def _room(one: Hypervisor) -> tuple[int | None, int | None]:
     return found.free_places, found.free_bytes
 
 
-async def _found(one: Hypervisor, name: str, present: Sequence[Group]) -> _Found | None:
+def _leaves(one: Hypervisor, view: MachineView) -> _Found:
+    """A machine that is being moved, or the place that waits for it."""
+    return _Found(view, State.RUNNING if view.host == one.host.name else State.WAITING)
+
+
+async def _found(
+    one: Hypervisor, name: str, present: Sequence[Group], host_flags: frozenset[str]
+) -> _Found | None:
     machine = await one.machine(name)
     if machine is None:
         return None  # it has ended since
     try:
         state = await machine.state()
         description = await machine.describe()
-        found = _Found(name, state, description.memory, description.cpu_flags)
-        found.busy = await _busy(machine, state)
-        found.groups = guests.of_machine(present, _names(machine), machine.uuid)
+        groups = guests.of_machine(present, _names(machine), machine.uuid)
+        jobs = frozenset[str]().union(*(group.jobs for group in groups))
+        view = MachineView(
+            name,
+            one.host.name,
+            description.memory,
+            # What the host under it does not have is the hypervisor's own: emulated, or another name.
+            description.cpu_flags & host_flags,
+            # Joined by `with_jobs` with those of other machines.
+            job=" ".join(sorted(jobs)) or None,
+            processes=sum(group.count for group in groups),
+            busy=await _busy(machine, state),
+        )
     finally:
         await machine.close()
-    return found
+    return _Found(view, state)
 
 
 def _names(machine: Machine) -> list[str]:
@@ -124,20 +147,6 @@ async def _busy(machine: Machine, state: State) -> str | None:
         return f"it is {state.value}"
     reasons = await machine.blockers()
     return "; ".join(reasons) or None
-
-
-def _view(host: str, machine: _Found) -> MachineView:
-    jobs = frozenset[str]().union(*(group.jobs for group in machine.groups))
-    return MachineView(
-        machine.name,
-        host,
-        machine.memory,
-        machine.cpu_flags,
-        # Joined by `with_jobs` with those of other machines.
-        job=" ".join(sorted(jobs)) or None,
-        processes=sum(group.count for group in machine.groups),
-        busy=machine.busy,
-    )
 
 
 def with_jobs(machines: Sequence[MachineView]) -> list[MachineView]:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from ..errors import IvcError
 from ..health.contract import Level
 from .engine import Guard, Outcome, Snapshot
-from .plan import Plan
+from .plan import MachineView, Plan
 
 #: Without a step for so many intervals it is not well.
 _LATE = 3
@@ -44,7 +44,8 @@ class Listening:
     port: int = 9474
 
 
-Look = Callable[[], Awaitable[Snapshot]]
+#: Told which machines are being moved.
+Look = Callable[[Mapping[str, MachineView]], Awaitable[Snapshot]]
 
 
 class Service:
@@ -87,7 +88,7 @@ class Service:
         """What is seen may be nothing, when nobody answers; then nothing is begun."""
         begin = time.monotonic()
         try:
-            self._snapshot = await self._look()
+            self._snapshot = await self._look(self.guard.moving())
             self._fault = ""
         except IvcError as fault:
             if str(fault) != self._fault:
