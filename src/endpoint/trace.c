@@ -56,7 +56,7 @@ void ivc_trace_transition(struct ivc_endpoint *endpoint, struct ivc_peer *peer, 
 {
     const char *path = wanted_path();
     char line[640], text[256];
-    uint64_t unsent = peer->unsent.bytes, unread = peer->unread.bytes;
+    uint64_t unsent = peer->unsent.bytes, unread = peer->unread.bytes, sent = peer->stats.sent_bytes;
     int len;
 
     if (from == to || !path)
@@ -65,9 +65,9 @@ void ivc_trace_transition(struct ivc_endpoint *endpoint, struct ivc_peer *peer, 
     len = snprintf(line, sizeof line,
                    "{\"time\":%.6f,\"pid\":%d,\"rank\":%u,\"peer\":%u,\"peer_host\":\"%s\","
                    "\"from\":\"%s\",\"to\":\"%s\",\"reason\":\"%s\",\"unsent_bytes\":%" PRIu64
-                   ",\"unread_bytes\":%" PRIu64 "}\n",
+                   ",\"unread_bytes\":%" PRIu64 ",\"memory_sent_bytes\":%" PRIu64 "}\n",
                    now(), (int)getpid(), endpoint->client_id, peer->member.client_id,
-                   peer->member.host, state_names[from], state_names[to], text, unsent, unread);
+                   peer->member.host, state_names[from], state_names[to], text, unsent, unread, sent);
     append(path, line, (size_t)IVC_MIN(len, (int)sizeof line - 1));
 }
 

@@ -11,7 +11,7 @@
 struct ivc_endpoint;
 struct ivc_peer;
 
-/* Notes that the peer goes from one state to another.  Called by whoever makes the change. */
+/* Notes that the peer goes from one state to another.  Called by whoever makes the change, under send_lock. */
 void ivc_trace_transition(struct ivc_endpoint *endpoint, struct ivc_peer *peer, uint32_t from,
                           uint32_t to, const char *reason);
 /* A line without a peer: a region left, found, refused. */
