@@ -109,7 +109,7 @@ def _load(load: Load, rule: SpareRule) -> list[str]:
         reasons.append(f"load of {', '.join(unknown)} is not known{why}")
     elif load.coverage < rule.coverage:
         reasons.append(
-            f"samples cover {100 * load.coverage:.0f} % of the last {rule.window / 60:g} minutes,"
+            f"samples cover {100 * load.coverage:.0f} % of the last {rule.window / 60:.3g} minutes,"
             f" {100 * rule.coverage:.0f} % are needed"
         )
     return reasons

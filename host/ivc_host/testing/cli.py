@@ -11,7 +11,7 @@ import typer
 
 from .. import paths
 from ..errors import IvcError, UsageError
-from . import fabtests, guests, host, libvirt, matrix, migrate, migrate_qemu, model, mpi, programs, xen
+from . import fabtests, guard, guests, host, libvirt, matrix, migrate, migrate_qemu, model, mpi, programs, xen
 from .part import Part, Run, SkipPart, leftovers
 
 PARTS = [
@@ -27,6 +27,9 @@ PARTS = [
     Part("uml", "two and three user-mode Linux guests", guests.uml),
     Part("qemu", "two QEMU guests with an ivshmem device", guests.qemu),
     Part("libvirt", "a guest that moves between two hosts with a libvirtd each", libvirt.libvirt),
+    Part("guard", "an MPI job in four QEMU guests, and a host that fails under it", guard.guard),
+    Part("guard-libvirt", "the same in guests of libvirt (only when named)", guard.guard_libvirt,
+         on_demand=True),
     Part("xen", "three guests of Xen, over grants", xen.xen),
     Part("migrate-xen", "MPI jobs in two guests of Xen that move between hosts (only when named)",
          migrate_qemu.migrate_xen, on_demand=True),

@@ -15,7 +15,7 @@ from . import mpi
 from .part import Run, SkipPart
 
 
-class _Tell(lab.SilentProgress):
+class Tell(lab.SilentProgress):
     """What `up` does, into the log."""
 
     def __init__(self, run: Run) -> None:
@@ -165,7 +165,7 @@ def up(run: Run, hypervisor: str, guests: int, share: Sequence[Path] = ()) -> la
         raise SkipPart("a lab needs root: run with sudo")
     try:
         name = f"test-{hypervisor}-{os.getpid() % 10000}"
-        return lab.up(name, guests, hypervisor, share=[paths.project(), *share], progress=_Tell(run))
+        return lab.up(name, guests, hypervisor, share=[paths.project(), *share], progress=Tell(run))
     except MissingError as error:
         raise SkipPart(str(error)) from error
 

@@ -47,7 +47,7 @@ _START, _END, _RETURN = 180, 300, 120
 _ANSWER = {"qemu": 10.0, "xen": 90.0, "xen-pvh": 90.0}
 #: Seconds at most between two moves.
 _PAUSE = 3.0
-_STOP, _TRACE = "/run/ivc-test-stop", "/run/ivc-test-trace"
+STOP, TRACE = "/run/ivc-test-stop", "/run/ivc-test-trace"
 
 _MARK = "ivc-test-mark"
 _MARKED = re.compile(rf"^\[ *([\d.]+)\] {_MARK}$", re.M)
@@ -155,12 +155,12 @@ class _Tell(labs.SilentProgress):
         self._run.log(text)
 
 
-def _command(
+def job_command(
     one: mpis.Mpi, guests: Sequence[str], wanted: Plan
 ) -> tuple[list[str], dict[str, str]]:
     """How the job is started in the first guest; memory and our network, and nothing else."""
     on_xen = wanted.hypervisor != "qemu"
-    settings = {"IVC_STATS": "1", "IVC_TRACE": _TRACE, "FI_TCP_IFACE": "eth0"}
+    settings = {"IVC_STATS": "1", "IVC_TRACE": TRACE, "FI_TCP_IFACE": "eth0"}
     if on_xen:
         settings["IVC_NETWORK_TIMEOUT"] = "0"  # a guest that is saved says nothing for minutes
     words, env = one.command(mpis.IVC, one.environment(), guests, len(guests), False)
@@ -173,7 +173,7 @@ def _command(
             words += ["--mca", "btl_ivc_network", "1"]
             words[words.index("ivc,tcp,self")] = "ivc,self"
     program = programs.program(one, one.environment(), "integrity")
-    words += [str(program), "--stop", _STOP, "--progress", "1", "--compute", "0.3"]
+    words += [str(program), "--stop", STOP, "--progress", "1", "--compute", "0.3"]
     if on_xen:
         words += ["--idle"]  # emulated processors, of which a save takes its part
     return [*words, "--seed", str(wanted.seed), "--max-size", str(wanted.size)], env
@@ -236,7 +236,7 @@ class Stage:
         return Step(done, last.beside, trace.guest_clock(self.lab, guest))
 
     def trace_of(self, guest: str) -> str:
-        line = ["sh", "-c", f"cat {_TRACE} 2>/dev/null; true"]
+        line = ["sh", "-c", f"cat {TRACE} 2>/dev/null; true"]
         return self.lab.run(guest, line, timeout=60).stdout
 
     def note_plugged(self, step: Step) -> None:
@@ -250,7 +250,7 @@ class Stage:
             step.plugged = after([float(said.split()[0]) - since], step)
 
     def clean(self) -> None:
-        line = ["rm", "-f", _STOP, _TRACE]
+        line = ["rm", "-f", STOP, TRACE]
         for guest in self.lab.guests:
             self.lab.run(guest, line, timeout=60)
 
@@ -295,7 +295,7 @@ def _finish(stage: Stage, job: Job, story: Story) -> None:
     """However the job fares: what it said, and the traces."""
     guests = stage.lab.guests
     try:
-        stage.lab.run(guests[0], ["touch", _STOP], timeout=60)
+        stage.lab.run(guests[0], ["touch", STOP], timeout=60)
         done = job.finish(_END)
         story.code, story.said = done.returncode, done.stdout + done.stderr
     except (IvcError, subprocess.TimeoutExpired) as error:
@@ -312,7 +312,7 @@ def _finish(stage: Stage, job: Job, story: Story) -> None:
 
 def _job(stage: Stage, one: mpis.Mpi, wanted: Plan) -> Story:
     guests = stage.lab.guests
-    words, env = _command(one, guests, wanted)
+    words, env = job_command(one, guests, wanted)
     story = Story(one.label, words)
     stage.clean()
     command = stage.lab.ssh_argv(guests[0], ssh.remote_line(words, labs.mpi_env(env)))
