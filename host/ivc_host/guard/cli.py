@@ -68,7 +68,7 @@ class _All:
 
     async def look(self, moving: Mapping[str, MachineView]) -> Snapshot:
         """Health, load and machines of every host, read at the same time. MOVING are not asked."""
-        at = time.time()
+        at, begun = time.time(), time.monotonic()
         readings, loads, seen = await asyncio.gather(
             round.read(self.own.sources, self.own.hosts, at),
             self.own.load(at),
@@ -80,7 +80,7 @@ class _All:
         return Snapshot(
             [_view(one, states[one.name], by_name[one.name]) for one in seen],
             fleet.with_jobs([machine for one in seen for machine in one.machines]),
-            begun=at,
+            begun=begun,
         )
 
 

@@ -54,8 +54,8 @@ class Snapshot:
     hosts: Sequence[HostView]
     machines: Sequence[MachineView]
     traffic: Traffic = field(default_factory=dict)
-    #: When the first of it was looked at, by the guard's clock: a move that has ended since may be seen
-    #: in it as under way, or not at all.
+    #: When the first of it was looked at (time.monotonic): a move that has ended since may be seen in it
+    #: as under way, or not at all.
     begun: float = math.inf
 
 
@@ -282,9 +282,8 @@ class Guard:
             self._undecided[move.machine] = ended.text
             return  # it stays open: settled when somebody has looked
         name = move.machine
-        now = self._clock()
-        self._lately[name] = (move, now)
-        self.journal.write("end", now, machine=name, source=move.source,
+        self._lately[name] = (move, time.monotonic())
+        self.journal.write("end", self._clock(), machine=name, source=move.source,
                            target=move.target, outcome=ended.outcome.value, text=ended.text,
                            downtime=ended.downtime)  # fmt: skip
         words = {
