@@ -346,6 +346,7 @@ def test_killed_at_any_moment(world: World) -> None:
         assert _ended(_forked(lambda host=host: _empty(world, host))) == 0, f"run {run}"
         assert host not in world.where().values(), f"run {run}"
         assert not known(world.path / "journal").open
+    print(f"{runs} runs: {kills} guards killed, {begun} of them in the middle of a move")
     assert kills > runs / 2 and begun > runs / 4, (kills, begun)
 
 
