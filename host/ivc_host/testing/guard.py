@@ -25,7 +25,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +190,11 @@ class Watch:
 
     def metric(self, name: str) -> str:
         """The line of one of its metrics."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError as fault:
+            return f"no {name}: {fault}"
         return next((line for line in lines if line.startswith(name)), f"no {name}")
 
     def until(self, true: Callable[[], object], seconds: float = _DONE) -> bool:
@@ -319,7 +322,7 @@ class Play:
         seen = set[float]()
 
         def has_looked() -> bool:
-            seen.add(watch.status()["stepped_at"])
+            seen.add(watch.status().get("stepped_at", 0.0))
             return len(seen) > _LOOKS
 
         looked = watch.until(has_looked)
@@ -371,11 +374,12 @@ async def _pace_qemu(path: str, guest: str, rate: int) -> None:
 
 
 def _pace_libvirt(uri: str, guest: str, rate: int) -> None:
-    connection = libvirt.binding().open(uri)
+    lib = libvirt.binding()
     try:
-        connection.lookupByName(guest).migrateSetMaxSpeed(rate >> 20)
-    finally:
-        connection.close()
+        with closing(lib.open(uri)) as connection:
+            connection.lookupByName(guest).migrateSetMaxSpeed(rate >> 20)
+    except lib.libvirtError as fault:
+        raise IvcError(f"{guest}: {fault.get_error_message()}") from None
 
 
 @contextmanager
@@ -406,6 +410,8 @@ def _play(run: Run, hypervisor: str) -> None:
                 act()
     except MissingError as error:
         raise SkipPart(str(error)) from error
+    except subprocess.TimeoutExpired as late:
+        raise IvcError(f"a guest does not answer any more: {late}") from late
     finally:
         shutil.rmtree(folder)
     left = [str(path) for path in (*map(Path, lab.record.regions), lab.record.directory) if path.exists()]
