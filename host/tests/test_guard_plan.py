@@ -163,6 +163,8 @@ def test_never_twice() -> None:
     under_way = [_move("g1", "sick", "a")]
     plan = make(hosts, [guest("g1"), guest("g2", job="other")], under_way=under_way)
     assert plan.moves == () and alarms(plan) == ["no-target"]   # its memory is g1's
+    unseen = make(hosts, [guest("g2", job="other")], under_way=under_way)  # on its way, on no host
+    assert unseen.moves == () and alarms(unseen) == ["no-target"]
 
 
 def test_somebody_else_moves_it() -> None:

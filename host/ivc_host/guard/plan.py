@@ -237,10 +237,10 @@ class _Planner:
         for move in under_way:
             self._count(move)
             # It is not there yet, and has its place.
-            if move.target in self.rooms and move.machine in known:
-                room = self.rooms[move.target]
-                if room.memory is not None:
-                    room.take([known[move.machine]])
+            target = self.rooms.get(move.target)
+            if target is not None and target.memory is not None:
+                unseen = MachineView(move.machine, move.source, move.memory, job=move.job)
+                target.take([known.get(move.machine, unseen)])
 
     def _count(self, move: Move) -> None:
         for name in (move.source, move.target):
