@@ -26,12 +26,13 @@ from ivc_host.guard.engine import Guard, Snapshot
 from ivc_host.guard.fleet import Seen
 from ivc_host.guard.journal import Journal, known
 from ivc_host.guard.mover import MachineMover
-from ivc_host.guard.plan import HostView, Policy, Rules
+from ivc_host.guard.plan import HostView, Move, Policy, Rules
 from ivc_host.health.contract import Level
+from ivc_host.health.spares import Machines
 from ivc_host.hypervisor.contract import State
 from ivc_host.hypervisor.processes import Folder, Record
 from ivc_host.lab.process import Process
-from ivc_host.migrate import inventory
+from ivc_host.migrate import inventory, lock
 from ivc_host.migrate.find import hypervisors_of
 
 HOSTS = ("h1", "h2", "h3")
@@ -169,6 +170,59 @@ def _status(world: World) -> dict[str, Any]:
     return told
 
 
+def test_who_makes_a_host_used(world: World) -> None:
+    """A machine that is neither running nor paused is somebody's, and not moved."""
+    for name, state in (("p", State.PAUSED), ("m", State.MOVED), ("o", State.OTHER)):
+        world.folder("h2").write(name, Record(memory=MIB, state=state.name))
+    (seen,) = asyncio.run(_seen(world, "h2"))
+    assert seen.counted == Machines(running=("o",), standby=("m", "p")) and seen.machines == ()
+    code, text = world.run("spares", "--json")
+    reasons = {one["host"]: one["reasons"] for one in json.loads(text)}
+    assert "runs o" in reasons["h2"] and "runs g1, g2, g3" in reasons["h1"], text
+
+
+async def _seen(world: World, *hosts: str) -> list[Seen]:
+    book = inventory.load(world.path / "hosts.toml")
+    async with hypervisors_of([book.host(host) for host in hosts]) as those:
+        return await fleet.look(those, 10.0)
+
+
+def test_a_machine_that_somebody_else_moves(world: World) -> None:
+    """By another inventory: it is told, not tried, and moved when that has ended."""
+    other = world.path / "other"
+    other.mkdir()
+    shutil.copy(world.path / "hosts.toml", other / "hosts.toml")
+    world.rate("h1", MIB)
+    words = [sys.executable, "-m", "ivc_host", "migrate", "g1", "--to", "h2", "--inventory"]
+    mover = subprocess.Popen([*words, str(other / "hosts.toml")], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while "g1" not in world.folder("h2").machines():
+            assert time.monotonic() < end and mover.poll() is None
+            time.sleep(0.01)
+        code, text = world.run("evacuate", "h1", "--dry-run")
+        assert code == 3, text
+        assert f"ALARM: g1 stays: a migration of g1 (process {mover.pid}) is under way" in text
+        with pytest.raises(lock.BusyError, match="a migration of g1"):
+            asyncio.run(_move(world, Move("g1", "h1", "h3", None, 0, "")))
+    finally:
+        mover.send_signal(signal.SIGINT)
+        code = mover.wait(30)
+    assert code == 130
+    world.rate("h1", 1e12)
+    code, text = world.run("evacuate", "h1")
+    assert code == 0 and "h1" not in world.where().values(), text
+
+
+async def _move(world: World, move: Move) -> None:
+    class Nobody:
+        def phase(self, name: str) -> None: ...
+        def device(self, device: dict[str, Any]) -> None: ...
+        def no_return(self) -> None: ...
+
+    await MachineMover(inventory.load(world.path / "hosts.toml")).move(move, Nobody())
+
+
 # ---- with processes that share memory
 
 SIZE = 4 * MIB
@@ -262,7 +316,7 @@ async def _look(world: World, book: inventory.Inventory) -> Snapshot:
 
 
 def _view(one: Seen) -> HostView:
-    assert not one.fault, one.fault
+    assert not one.counted.fault, one.counted.fault
     return HostView(one.name, Level.OK, load=0.0, free_memory=one.free_memory, cpu_flags=one.cpu_flags)
 
 

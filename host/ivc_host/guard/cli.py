@@ -1,9 +1,10 @@
-"""`ivc guard run`, `evacuate`, `cancel`, `status`, `history`, `retry`: what is asked, and what is printed."""
+"""`ivc guard run`, `evacuate`, `cancel`, `status`, `spares`, `history`, `retry`: what is asked, and what is printed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import getpass
 import json
@@ -25,8 +26,10 @@ from rich.table import Table
 
 from ..errors import UsageError
 from ..health import cli as health
-from ..health import round, settings, spares
+from ..health import round, settings
 from ..health.cli import Config, InventoryOption, Json, Lab, app
+from ..health.judge import HostState
+from ..health.spares import Verdict
 from ..hypervisor.contract import Hypervisor
 from ..migrate import inventory
 from ..migrate.find import hypervisors_of
@@ -49,6 +52,7 @@ HostName = Annotated[str, typer.Argument(metavar="HOST", help="A host of the inv
 
 #: Exit status of a command that has left something undone: an alarm is on, or a move has failed.
 _ALARM = 3
+_NO_SPARE = 3
 
 
 @dataclass
@@ -66,7 +70,7 @@ class _All:
         mover = MachineMover(self.own.book, _limits(self.words))
         return Guard(log, mover, _rules(self.words), say=_say)
 
-    async def look(self) -> Snapshot:
+    async def read(self) -> _Read:
         """Health, load and machines of every host, read at the same time."""
         at = time.time()
         readings, loads, seen = await asyncio.gather(
@@ -75,19 +79,29 @@ class _All:
             fleet.look(self.those, self.words.timeout),
         )
         states = self.own.states(readings)
-        verdicts = self.own.spares(states, loads, {one.name: _counted(one) for one in seen})
-        by_name = {verdict.host: verdict for verdict in verdicts}
+        verdicts = self.own.spares(states, loads, {one.name: one.counted for one in seen})
+        return _Read(seen, states, verdicts)
+
+    async def look(self) -> Snapshot:
+        """What a plan is made of."""
+        found = await self.read()
+        by_name = {verdict.host: verdict for verdict in found.verdicts}
         return Snapshot(
-            [_view(one, states[one.name], by_name[one.name]) for one in seen],
-            fleet.with_jobs([machine for one in seen for machine in one.machines]),
+            [_view(one, found.states[one.name], by_name[one.name]) for one in found.seen],
+            fleet.with_jobs([machine for one in found.seen for machine in one.machines]),
         )
 
 
-def _counted(one: Seen) -> spares.Machines:
-    return spares.Machines(tuple(machine.name for machine in one.machines), one.paused, one.fault)
+@dataclass(frozen=True)
+class _Read:
+    """Every host at one moment."""
+
+    seen: list[Seen]
+    states: dict[str, HostState]
+    verdicts: list[Verdict]
 
 
-def _view(one: Seen, state: Any, verdict: spares.Verdict) -> HostView:
+def _view(one: Seen, state: HostState, verdict: Verdict) -> HostView:
     loads = [value for value in (verdict.load.cpu, verdict.load.memory, verdict.load.io)
              if value is not None]  # fmt: skip
     return HostView(
@@ -420,6 +434,49 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
             print(f"  {', '.join(group)} not to {one.host}: {one.reason}")
     if not (plan.moves or plan.waiting or plan.alarms):
         print("nothing is to be moved")
+
+
+@app.command("spares")
+def spare_hosts(
+    inventory_path: InventoryOption = None,
+    lab: Lab = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Say of each host whether it is spare, or why it is not.
+
+    Exit status: 0 when there is one, 3 when there is none.
+    """
+
+    async def work() -> list[Verdict]:
+        async with _all(inventory_path, lab, config) as everything:
+            return (await everything.read()).verdicts
+
+    verdicts = asyncio.run(work())
+    if as_json:
+        print(json.dumps([_spare_json(verdict) for verdict in verdicts], indent=2))
+    else:
+        _print_spares(verdicts)
+    raise typer.Exit(0 if any(verdict.is_spare for verdict in verdicts) else _NO_SPARE)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def _print_spares(verdicts: list[Verdict]) -> None:
+    table = Table("host", "spare", "processor", "memory", "disk", "covered", "why not", box=None)
+    for one in verdicts:
+        load = one.load
+        answer = "[green]yes[/]" if one.is_spare else "no"
+        table.add_row(one.host, answer, _percent(load.cpu), _percent(load.memory),
+                      _percent(load.io), f"{100 * load.coverage:.0f} %",
+                      escape("\n".join(one.reasons)))  # fmt: skip
+    Console().print(table)
+
+
+def _spare_json(verdict: Verdict) -> dict[str, Any]:
+    return {**dataclasses.asdict(verdict), "spare": verdict.is_spare}
 
 
 @app.command()

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from ..errors import IvcError
 from ..health.contract import Level
+from ..migrate.lock import BusyError
 from . import plan as plans
 from .journal import JournalError, Log, OpenMove
 from .plan import Alarm, HostView, MachineView, Move, Plan, Rules, Traffic
@@ -259,6 +260,8 @@ class Guard:
             ended = await self._mover.move(move, _Steps(self, move.machine))
         except asyncio.CancelledError:
             ended = Ended(Outcome.UNDONE, "interrupted before it began")
+        except BusyError as fault:  # no try of ours, and nothing against that host
+            ended = Ended(Outcome.UNDONE, str(fault))
         except IvcError as fault:
             ended = Ended(Outcome.FAILED, str(fault))
         finally:

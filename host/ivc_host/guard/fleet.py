@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import IvcError
+from ..health.spares import Machines
 from ..hypervisor.contract import Hypervisor, Machine, State
-from ..migrate import guests, order, room
+from ..migrate import guests, lock, order, room
 from ..migrate.order import Group
 from .plan import MachineView
 
-#: States in which a machine is there and is somebody's work.
-_RUNS = (State.RUNNING,)
+#: Not at work here: paused, waiting for a migration, or left behind by one.
+_STANDBY = (State.PAUSED, State.WAITING, State.MOVED)
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,15 @@ class Seen:
     """One host, as its hypervisor and its region tell."""
 
     name: str
-    #: Why nothing else is known; empty: it has answered.
-    fault: str = ""
+    #: Which machines it has, or why nothing is known of it.
+    counted: Machines = Machines()
     #: Bytes that no machine has been promised and that are free; None: not known.
     free_memory: int | None = None
     cpu_flags: frozenset[str] | None = None
     places: int | None = None
     region_bytes: int | None = None
+    #: Those that run: who is neither running nor paused is counted, and stays.
     machines: tuple[MachineView, ...] = ()
-    #: Names of machines that are paused; they do not make a host used.
-    paused: tuple[str, ...] = ()
 
 
 @dataclass
@@ -59,9 +59,10 @@ async def _look_at(one: Hypervisor, timeout: float) -> Seen:
         async with asyncio.timeout(timeout):
             return await _seen(one)
     except TimeoutError:
-        return Seen(one.host.name, f"it has not answered for {timeout:.0f} s")
-    except IvcError as fault:
-        return Seen(one.host.name, str(fault))
+        fault = f"it has not answered for {timeout:.0f} s"
+    except IvcError as error:
+        fault = str(error)
+    return Seen(one.host.name, Machines(fault=fault))
 
 
 async def _seen(one: Hypervisor) -> Seen:
@@ -75,14 +76,21 @@ async def _seen(one: Hypervisor) -> Seen:
     places, size = await _room(one)
     return Seen(
         one.host.name,
+        _counted(found),
         free_memory=min(description.memory - promised, description.memory_free + waiting),
         cpu_flags=description.cpu_flags,
         places=places,
         region_bytes=size,
         machines=tuple(_view(one.host.name, machine) for machine in found
-                       if machine.state in _RUNS),
-        paused=tuple(machine.name for machine in found if machine.state is State.PAUSED),
+                       if machine.state is State.RUNNING),
     )  # fmt: skip
+
+
+def _counted(found: Sequence[_Found]) -> Machines:
+    return Machines(
+        tuple(machine.name for machine in found if machine.state not in _STANDBY),
+        tuple(machine.name for machine in found if machine.state in _STANDBY),
+    )
 
 
 async def _groups(one: Hypervisor) -> list[Group]:
@@ -119,7 +127,9 @@ def _names(machine: Machine) -> list[str]:
 
 
 async def _busy(machine: Machine, state: State) -> str | None:
-    """Why it could not be moved now."""
+    """Why it could not be moved now. What the guard itself moves is no surprise to the plan."""
+    if (holder := lock.holder(machine.key)) is not None:
+        return holder
     if state is not State.RUNNING:
         return f"it is {state.value}"
     reasons = await machine.blockers()

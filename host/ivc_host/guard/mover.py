@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from ..errors import IvcError
@@ -58,7 +58,7 @@ class MachineMover:
     async def _both(self, move: Move) -> AsyncIterator[tuple[Hypervisor, Hypervisor]]:
         hosts = [self._book.host(move.source), self._book.host(move.target)]
         key = f"{os.path.realpath(self._book.path)} {move.machine}"  # as of `ivc migrate` by this inventory
-        with lock.held(key, move.machine, "a move by ivc guard"):
+        with _held(key, move.machine):
             async with hypervisors_of(hosts) as (here, there):
                 yield here, there
 
@@ -68,8 +68,11 @@ class MachineMover:
             if machine is None:
                 return Ended(Outcome.FAILED, f"it is not on {move.source} any more")
             try:
-                journey = await self._journey(machine, here, there, steps)
-                report = await journey.run()
+                with _held(machine.key, machine.name):
+                    journey = await self._journey(machine, here, there, steps)
+                    report = await journey.run()
+            except lock.BusyError:
+                raise
             except UndecidedError as fault:
                 return Ended(Outcome.UNDECIDED, str(fault))
             except MigrateError as fault:
@@ -117,16 +120,21 @@ class _Pair:
     #: Whatever is over there is the place that was made for it.
     made: bool = True
 
-    async def settle(self, again: bool = True) -> Ended:
+    async def settle(self) -> Ended:
         source, target = await self.here.machine(self.name), await self.there.machine(self.name)
+        there = [machine for machine in (source, target) if machine is not None]
         try:
-            before = await _state(source)
-            after = await _state(target)
-            return await self._settle(source, before, target, after, again)
+            with ExitStack() as locks:
+                for key in {machine.key for machine in there}:
+                    locks.enter_context(_held(key, self.name))
+                return await self._judge(source, target, True)
         finally:
-            for machine in (source, target):
-                if machine is not None:
-                    await machine.close()
+            for machine in there:
+                await machine.close()
+
+    async def _judge(self, source: Machine | None, target: Machine | None, again: bool) -> Ended:
+        before, after = await _state(source), await _state(target)
+        return await self._settle(source, before, target, after, again)
 
     async def _settle(
         self, source: Machine | None, before: State | None,
@@ -161,7 +169,7 @@ class _Pair:
             if not await source.migrate(target).cancel():
                 if not again:
                     return Ended(Outcome.UNDECIDED, f"{self.name} cannot be kept from moving")
-                return await self.settle(False)
+                return await self._judge(source, target, False)
             if self._is_place(after):
                 await target.end()
         notes = await self._with_region(source, self.here)
@@ -204,6 +212,10 @@ class _Pair:
         if self.device is None:
             return at.fresh_device(path, size)
         return self.device if at is self.here else at.moved_device(path, size, self.device)
+
+
+def _held(key: str, name: str) -> AbstractContextManager[None]:
+    return lock.held(key, name, f"a move of {name} by ivc guard")
 
 
 async def _state(machine: Machine | None) -> State | None:
