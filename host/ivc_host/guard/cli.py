@@ -34,7 +34,7 @@ from ..hypervisor.contract import Hypervisor
 from ..migrate import inventory
 from ..migrate.find import hypervisors_of
 from ..migrate.journey import Limits
-from . import fleet, journal
+from . import fleet, journal, nodes
 from .engine import Guard, Outcome, Snapshot
 from .fleet import Seen
 from .journal import Journal
@@ -68,7 +68,8 @@ class _All:
 
     def guard(self, log: journal.Log) -> Guard:
         mover = MachineMover(self.own.book, _limits(self.words))
-        return Guard(log, mover, _rules(self.words), say=_say)
+        command = nodes.Command(self.words.nodes, self.words.timeout)
+        return Guard(log, mover, _rules(self.words), say=_say, tell_nodes=command.tell)
 
     async def read(self) -> _Read:
         """Health, load and machines of every host, read at the same time."""
@@ -184,7 +185,7 @@ def run_guard(
                     return _ALARM if log.known.alarms or plan.alarms else 0
                 _say(f"guards {len(everything.those)} hosts of {everything.own.book.path}")
                 service = Service(guard, everything.look, words.interval, _listening(words),
-                                  _say)  # fmt: skip
+                                  _say, everything.those)  # fmt: skip
                 await service.run()
         return 0
 

@@ -15,13 +15,14 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from ..errors import IvcError
 from ..health.contract import Level
 from ..migrate.lock import BusyError
+from . import nodes
 from . import plan as plans
 from .journal import JournalError, Log, OpenMove
 from .plan import Alarm, HostView, MachineView, Move, Plan, Rules, Traffic
@@ -126,8 +127,11 @@ class Guard:
         *,
         say: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.time,
+        tell_nodes: Callable[[nodes.Nodes], Awaitable[None]] | None = None,
     ) -> None:
         self.journal = journal
+        self.nodes: nodes.Nodes = {}
+        self._tell_nodes = tell_nodes
         self.rules = rules
         self.plan = Plan()
         self.stepped_at = 0.0
@@ -171,11 +175,26 @@ class Guard:
         await self._settle_open()
         self._look_who_is_well(snapshot.hosts)
         self.plan = self.look_ahead(snapshot, now)
-        self._tell_alarms(self.plan.alarms, now)
+        trouble = await self._told_nodes(snapshot)
+        self._tell_alarms((*self.plan.alarms, *trouble), now)
         for move in self.plan.moves:
             self._begin(move, now)
         self.stepped_at = now
         return self.plan
+
+    async def _told_nodes(self, snapshot: Snapshot) -> list[Alarm]:
+        """Before anything is moved; while too many hosts look sick the scheduler keeps what it has."""
+        if any(alarm.kind == "breaker" for alarm in self.plan.alarms):
+            return []
+        hosts = [_asked(host, self.journal.known.evacuate) for host in snapshot.hosts]
+        self.nodes = nodes.of(hosts, [self._seen(machine) for machine in snapshot.machines])
+        if self._tell_nodes is None:
+            return []
+        try:
+            await self._tell_nodes(self.nodes)
+        except IvcError as fault:  # a host that fails is emptied all the same
+            return [Alarm("nodes", "", str(fault))]
+        return []
 
     def look_ahead(self, snapshot: Snapshot, now: float) -> Plan:
         """What a step would do, and nothing of it done."""

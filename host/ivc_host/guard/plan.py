@@ -112,7 +112,7 @@ class Move:
 class Alarm:
     """Something that a person has to look at."""
 
-    #: One word, for filters: breaker, no-target, tries, divided, busy.
+    #: One word, for filters: breaker, no-target, tries, divided, busy, nodes.
     kind: str
     #: The host or machine that it is about; empty: all.
     subject: str
