@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import machines
 import pytest
 
 from ivc_host import paths
@@ -181,10 +182,34 @@ def test_who_makes_a_host_used(world: World) -> None:
     assert "runs o" in reasons["h2"] and "runs g1, g2, g3" in reasons["h1"], text
 
 
+def test_a_machine_whose_monitor_is_taken(tmp_path: Path) -> None:
+    """As by `ivc migrate` elsewhere: the machine is not its host, and the others are seen."""
+    (tmp_path / "qemu").mkdir()
+    qemus, taken = machines.World(tmp_path / "qemu"), None
+    try:
+        qemus.inventory(a={"region": None}, b={"region": None})
+        qemus.boot("a", vm="g1", region=False)
+        qemus.boot("a", vm="g2", region=False)
+        taken = machines.Monitor(qemus.qmp("a", "g1"))
+        (seen,) = asyncio.run(_seen_of(qemus.folder / "hosts.toml", "a"))
+        assert seen.counted.running == ("g1", "g2") and not seen.counted.fault
+        busy = {one.name: one.busy for one in seen.machines}
+        assert "g1.qmp does not answer" in (busy["g1"] or "") and busy["g2"] is None
+        assert seen.free_memory is None
+    finally:
+        if taken is not None:
+            taken.close()
+        qemus.close()
+
+
 async def _seen(world: World, *hosts: str) -> list[Seen]:
-    book = inventory.load(world.path / "hosts.toml")
+    return await _seen_of(world.path / "hosts.toml", *hosts)
+
+
+async def _seen_of(path: Path, *hosts: str) -> list[Seen]:
+    book = inventory.load(path)
     async with hypervisors_of([book.host(host) for host in hosts]) as those:
-        return await fleet.look(those, 10.0)
+        return await fleet.look(those, 20.0)
 
 
 def test_a_machine_that_somebody_else_moves(world: World) -> None:
@@ -396,12 +421,12 @@ def test_many_hosts_are_looked_at_and_judged(world: World) -> None:
     hosts = [HostView(f"h{n}", Level.FAILING if n < 3 else Level.OK, "x", load=n / 1000,
                       free_memory=64 << 30, cpu_flags=frozenset({"avx2"}), places=60)
              for n in range(1000)]  # fmt: skip
-    machines = [fleet.MachineView(f"m{n}", f"h{n // 10}", MIB, frozenset({"avx2"}), f"job{n // 8}", 2)
+    views = [fleet.MachineView(f"m{n}", f"h{n // 10}", MIB, frozenset({"avx2"}), f"job{n // 8}", 2)
                 for n in range(10000)]  # fmt: skip
     with Journal(world.path / "journal", 0.0) as log:
         rules = replace(RULES, total=100, per_host=100)
         guard = Guard(log, MachineMover(inventory.load(world.path / "hosts.toml")), rules)
-        plan = guard.look_ahead(Snapshot(hosts, machines), 0.0)
+        plan = guard.look_ahead(Snapshot(hosts, views), 0.0)
     assert sorted(move.machine for move in plan.moves) == sorted(f"m{n}" for n in range(30))
     assert {move.target for move in plan.moves} & {"h0", "h1", "h2"} == set()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import IvcError
 from ..health.spares import Machines
 from ..hypervisor.contract import Hypervisor, Machine, State
+from ..hypervisor.faults import MachineError
 from ..migrate import guests, lock, order, room
 from ..migrate.order import Group
 from .plan import MachineView
@@ -33,7 +34,7 @@ class Seen:
     cpu_flags: frozenset[str] | None = None
     places: int | None = None
     region_bytes: int | None = None
-    #: Those that run: who is neither running nor paused is counted, and stays.
+    #: Those that run, or do not answer: who is neither running nor paused is counted, and stays.
     machines: tuple[MachineView, ...] = ()
 
 
@@ -42,7 +43,8 @@ class _Found:
     """A machine while its host is looked at."""
 
     name: str
-    state: State
+    #: None: it does not answer, and `busy` says why. Who moves a machine may have it for himself.
+    state: State | None
     memory: int
     cpu_flags: frozenset[str]
     groups: list[Group] = field(default_factory=list)
@@ -77,12 +79,14 @@ async def _seen(one: Hypervisor) -> Seen:
     return Seen(
         one.host.name,
         _counted(found),
-        free_memory=min(description.memory - promised, description.memory_free + waiting),
+        # One that does not answer was promised nobody knows how much.
+        free_memory=None if any(machine.state is None for machine in found)
+        else min(description.memory - promised, description.memory_free + waiting),
         cpu_flags=description.cpu_flags,
         places=places,
         region_bytes=size,
         machines=tuple(_view(one.host.name, machine) for machine in found
-                       if machine.state is State.RUNNING),
+                       if machine.state in (State.RUNNING, None)),
     )  # fmt: skip
 
 
@@ -108,7 +112,10 @@ async def _room(one: Hypervisor) -> tuple[int | None, int | None]:
 
 
 async def _found(one: Hypervisor, name: str, present: Sequence[Group]) -> _Found | None:
-    machine = await one.machine(name)
+    try:
+        machine = await one.machine(name)
+    except MachineError as fault:
+        return _Found(name, None, 0, frozenset(), busy=str(fault))
     if machine is None:
         return None  # it has ended since
     try:
