@@ -176,7 +176,13 @@ def test_who_makes_a_host_used(world: World) -> None:
     for name, state in (("p", State.PAUSED), ("m", State.MOVED), ("o", State.OTHER)):
         world.folder("h2").write(name, Record(memory=MIB, state=state.name))
     (seen,) = asyncio.run(_seen(world, "h2"))
-    assert seen.counted == Machines(running=("o",), standby=("m", "p")) and seen.machines == ()
+    assert seen.counted == Machines(running=("o",), standby=("m", "p"))
+    busy = {one.name: one.busy for one in seen.machines}
+    assert busy == {"p": "it is paused", "o": "it is neither running nor paused"}
+    code, text = world.run("evacuate", "h2")
+    assert code == 3 and "on h2 stay o, p" in text and "ALARM: p stays: it is paused" not in text, text
+    assert "ALARM p stays: it is paused" in text
+    assert world.run("cancel", "h2")[0] == 0
     code, text = world.run("spares", "--json")
     reasons = {one["host"]: one["reasons"] for one in json.loads(text)}
     assert "runs o" in reasons["h2"] and "runs g1, g2, g3" in reasons["h1"], text
@@ -200,6 +206,18 @@ def test_a_machine_whose_monitor_is_taken(tmp_path: Path) -> None:
         if taken is not None:
             taken.close()
         qemus.close()
+
+
+def test_a_host_that_is_not_reached_is_not_empty(world: World) -> None:
+    file = world.path / "hosts.toml"
+    file.write_text(file.read_text().replace("[hosts.h2]\n", '[hosts.h2]\nssh = ["-p", "1", "x@127.0.0.1"]\n'))
+    (world.path / "h2").rename(world.path / "away")
+    code, text = world.run("evacuate", "h2")
+    assert code == 3 and "whether h2 is empty is not known: " in text, text
+    assert "ALARM h2 is to be emptied, and what runs there is not known: " in text
+    code, text = world.run("evacuate", "h2", "--dry-run")
+    assert code == 3 and "what runs there is not known" in text
+    (world.path / "away").rename(world.path / "h2")
 
 
 async def _seen(world: World, *hosts: str) -> list[Seen]:

@@ -109,6 +109,7 @@ def _view(one: Seen, state: HostState, verdict: Verdict) -> HostView:
         one.name,
         state.level,
         "; ".join(health.reasons(state)),
+        unseen=one.counted.fault,
         not_spare=verdict.reasons,
         load=max(loads) if len(loads) == 3 else None,
         free_memory=one.free_memory,
@@ -258,7 +259,7 @@ def evacuate(
                 return await _look_ahead(everything, known, as_json)
             answer = await _ask("POST", f"/evacuate/{host}", socket, words, none_is_fine=True)
             if answer is not None:
-                names = ", ".join(answer["machines"]) or "no machine that is seen now"
+                names = ", ".join(answer["machines"]) or answer["unseen"] or "no machine is there now"
                 print(f"the guard empties {host}: {names}; see 'ivc guard status'")
                 return 0
             with Journal(_folder(state, words), time.time()) as log:
@@ -274,12 +275,14 @@ async def _until_empty(guard: Guard, everything: _All, host: str) -> int:
         while True:
             snapshot = await everything.look()
             left = [machine.name for machine in snapshot.machines if machine.host == host]
-            if not left and not guard.under_way():
+            unseen = next((one.unseen for one in snapshot.hosts if one.name == host), "")
+            if not left and not unseen and not guard.under_way():
                 _say(f"{host} is empty; 'ivc guard cancel {host}' lets machines come again")
                 return 0
             plan = await guard.step(snapshot)
             if not plan.moves and not guard.under_way() and not plan.waiting:
-                _say(f"on {host} stay {', '.join(left)}")
+                _say(f"on {host} stay {', '.join(left)}" if left else
+                     f"whether {host} is empty is not known: {unseen}")  # fmt: skip
                 return _ALARM
             await guard.next_end(everything.words.interval)
     finally:

@@ -34,7 +34,7 @@ class Seen:
     cpu_flags: frozenset[str] | None = None
     places: int | None = None
     region_bytes: int | None = None
-    #: Those that run, or do not answer: who is neither running nor paused is counted, and stays.
+    #: All but what a migration has made or left: those that do not run are busy, and stay.
     machines: tuple[MachineView, ...] = ()
 
 
@@ -86,7 +86,7 @@ async def _seen(one: Hypervisor) -> Seen:
         places=places,
         region_bytes=size,
         machines=tuple(_view(one.host.name, machine) for machine in found
-                       if machine.state in (State.RUNNING, None)),
+                       if machine.state not in (State.WAITING, State.MOVED)),
     )  # fmt: skip
 
 

@@ -212,7 +212,10 @@ class Service:
         self.guard.evacuate(host, request.query.get("by", "a person"))
         self._soon.set()
         machines = [m.name for m in self._snapshot.machines if m.host == host]
-        return web.json_response({"host": host, "machines": machines})
+        unseen = next((one.unseen for one in self._snapshot.hosts if one.name == host), "")
+        if unseen:
+            unseen = f"which machines it has is not known: {unseen}"
+        return web.json_response({"host": host, "machines": machines, "unseen": unseen})
 
     async def _post_stay(self, request: web.Request) -> web.Response:
         host = self._host(request)
