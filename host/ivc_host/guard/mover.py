@@ -121,20 +121,29 @@ class _Pair:
     made: bool = True
 
     async def settle(self) -> Ended:
-        source, target = await self.here.machine(self.name), await self.there.machine(self.name)
-        there = [machine for machine in (source, target) if machine is not None]
-        try:
-            with ExitStack() as locks:
-                for key in {machine.key for machine in there}:
-                    locks.enter_context(_held(key, self.name))
-                return await self._judge(source, target, True)
-        finally:
-            for machine in there:
-                await machine.close()
+        with ExitStack() as locks:
+            for key in await self._keys():
+                locks.enter_context(_held(key, self.name))
+            return await self._look(True)
 
-    async def _judge(self, source: Machine | None, target: Machine | None, again: bool) -> Ended:
-        before, after = await _state(source), await _state(target)
-        return await self._settle(source, before, target, after, again)
+    async def _keys(self) -> set[str]:
+        found = set()
+        for host in (self.here, self.there):
+            if (machine := await host.machine(self.name)) is not None:
+                found.add(machine.key)
+                await machine.close()
+        return found
+
+    async def _look(self, again: bool) -> Ended:
+        source, target = await self.here.machine(self.name), await self.there.machine(self.name)
+        try:
+            before = await _state(source)
+            after = await _state(target)
+            return await self._settle(source, before, target, after, again)
+        finally:
+            for machine in (source, target):
+                if machine is not None:
+                    await machine.close()
 
     async def _settle(
         self, source: Machine | None, before: State | None,
@@ -169,7 +178,7 @@ class _Pair:
             if not await source.migrate(target).cancel():
                 if not again:
                     return Ended(Outcome.UNDECIDED, f"{self.name} cannot be kept from moving")
-                return await self._judge(source, target, False)
+                return await self._look(False)
             if self._is_place(after):
                 await target.end()
         notes = await self._with_region(source, self.here)

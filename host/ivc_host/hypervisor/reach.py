@@ -105,27 +105,36 @@ class Reach:
     async def watch_sockets(self, pattern: str, every: float) -> AsyncGenerator[list[str], None]:
         """Those that match now, and again and again: by one command, whatever the host's distance."""
         loop = f"while :; do {_list(pattern)}; echo; sleep {every:g}; done"
-        process = await asyncio.create_subprocess_exec(
-            *self.command(["sh", "-c", loop]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
         found: list[str] = []
-        try:
-            while line := (await process.stdout.readline()).decode(errors="replace"):
-                if path := line.rstrip("\n"):
+        async with contextlib.aclosing(self.lines(["sh", "-c", loop])) as lines:
+            async for path in lines:
+                if path:
                     found.append(path)
                     continue
                 yield found
                 found = []
+
+    async def lines(self, words: Sequence[str]) -> AsyncGenerator[str, None]:
+        """What a command says that goes on until this is closed. GoneError: it has ended by itself."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command(words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as fault:
+            raise MachineError(f"{words[0]} on {self.host.name}: {fault.strerror}") from None
+        assert process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                yield line.decode(errors="replace").rstrip("\n")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             await process.wait()
-        raise GoneError(f"host {self.host.name} is not reached any more")
+        raise GoneError(f"{words[0]} on {self.host.name} has ended, or the way there is cut")
 
     async def socket(self, path: str) -> str | None:
         """A path of this machine that leads to the host's socket; None when there is none."""
