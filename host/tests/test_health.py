@@ -52,6 +52,9 @@ def states_after(
         ([FAILING, WARNING, FAILING], Rule(), [WARNING] * 3),
         ([FAILING], Rule(confirm=1), [FAILING]),
         ([FAILING] * 3, Rule(confirm=3), [WARNING, WARNING, FAILING]),
+        # Readings that follow each other too soon; these are a minute apart.
+        ([FAILING] * 4, Rule(apart=100), [WARNING, WARNING, FAILING, FAILING]),
+        ([FAILING, OK, FAILING, FAILING], Rule(apart=100), [WARNING, WARNING, WARNING, WARNING]),
         # After a time of good readings; a bad one begins it anew.
         (
             [FAILING, FAILING, OK, OK, OK],

@@ -68,7 +68,9 @@ class Guard:
 
     @property
     def rules(self) -> dict[str, Rule]:
-        return round.rules(self.sources, self.settings.hysteresis)
+        # A step may come soon after another one, when something has happened.
+        own = self.settings
+        return round.rules(self.sources, own.hysteresis, own.guard.interval / 4)
 
     def states(self, readings: Sequence[Reading]) -> dict[str, HostState]:
         """The states of these hosts after a round."""
