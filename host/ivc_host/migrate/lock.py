@@ -38,11 +38,14 @@ def _words(said: str) -> str:
 
 def holder(key: str) -> str | None:
     """What holds the lock KEY now, in words; None: nothing does."""
+    said = ""
     try:
         with open(_path(key)) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # Empty: nobody has it. Then it is not tried, which could keep one who comes from it.
+            if said := file.read():
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _words(_path(key).read_text())
+        return _words(said)
     except OSError:  # nobody has ever held it
         return None
     return None
