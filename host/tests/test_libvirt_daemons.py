@@ -1,7 +1,7 @@
 """libvirt with real daemons, of which one is killed and started anew: under a watch, and in a move.
 
 Two hosts are two libvirtd with folders of their own; the machine is a QEMU without a system, which has
-no region and is moved slowly. The part `libvirt` does the same with a guest.
+no region and is moved slowly.
 """
 
 from __future__ import annotations
