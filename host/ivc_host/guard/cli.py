@@ -1,4 +1,4 @@
-"""`ivc guard run`, `evacuate`, `cancel`, `status`, `spares`, `history`, `retry`: what is asked, and what is printed."""
+"""`ivc guard`: run, evacuate, cancel, status, spares, history, retry: what is asked, and what is printed."""
 
 from __future__ import annotations
 
