@@ -14,6 +14,7 @@ import pytest
 from ivc_host.errors import IvcError
 from ivc_host.guard.engine import Ended, Guard, Outcome, Snapshot, Steps
 from ivc_host.guard.journal import Journal, JournalError, OpenMove
+from ivc_host.guard.nodes import Nodes, text
 from ivc_host.guard.plan import HostView, MachineView, Move, Rules
 from ivc_host.health.contract import Level
 
@@ -37,10 +38,19 @@ class World:
         self.faults: dict[str, IvcError] = {}
         self.settled: dict[str, Ended] = {}
         self.moves: list[Move] = []
+        #: What a scheduler was told, and how many moves had begun by then.
+        self.told: list[tuple[str, int]] = []
+        self.deaf: IvcError | None = None
 
     def guard(self, rules: Rules = Rules()) -> Guard:
         self.journal = Journal(self.folder, self.now)
-        return Guard(self.journal, self, rules, say=self.said.append, clock=lambda: self.now)
+        return Guard(self.journal, self, rules, say=self.said.append, clock=lambda: self.now,
+                     tell_nodes=self.tell_nodes)  # fmt: skip
+
+    async def tell_nodes(self, nodes: Nodes) -> None:
+        if self.deaf is not None:
+            raise self.deaf
+        self.told.append((text(nodes), len(self.journal.known.open) + len(self.moves)))
 
     def snapshot(self) -> Snapshot:
         return Snapshot(list(self.hosts.values()), list(self.machines.values()))
@@ -130,6 +140,38 @@ async def test_cancelled_before_its_first_line(world: World) -> None:
     await settle_down(guard)
     assert world.moves == [] and not guard.under_way() and not world.journal.known.open
     assert world.journal.known.outcomes == {"undone": 2}
+
+
+@in_world
+async def test_nodes_are_drained_before_they_move(world: World) -> None:
+    guard = world.guard()
+    world.health("h1", Level.FAILING)
+    await guard.step(world.snapshot())
+    drained = "".join(f"drain {name} h1 fails: a memory error\n" for name in ("g1", "g2", "h1"))
+    assert world.told == [(drained + "resume h2\nresume h3\n", 0)]
+    for gate in world.gates.values():
+        gate.set()
+    await guard.drain()
+    world.health("h3", Level.UNKNOWN)
+    await guard.step(world.snapshot())
+    lines = "resume g1\nresume g2\ndrain h1 h1 fails: a memory error\nresume h2\n"
+    assert world.told[1][0] == lines  # of h3 nothing is said
+    world.health("h2", Level.FAILING)
+    await guard.step(world.snapshot())
+    assert len(world.told) == 2 and "breaker" in {kind for kind, _ in world.journal.known.alarms}
+
+
+@in_world
+async def test_a_scheduler_that_does_not_listen_stops_no_move(world: World) -> None:
+    guard = world.guard()
+    world.health("h1", Level.FAILING)
+    world.deaf = IvcError("the scheduler was not told")
+    await guard.step(world.snapshot())
+    await settle_down(guard)
+    assert len(world.moves) == 2 and "ALARM the scheduler was not told" in world.said
+    world.deaf = None
+    await guard.step(world.snapshot())
+    assert "no longer: the scheduler was not told" in world.said
 
 
 @in_world

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import machines
 import pytest
 
 from ivc_host import paths
@@ -26,12 +27,13 @@ from ivc_host.guard.engine import Guard, Snapshot
 from ivc_host.guard.fleet import Seen
 from ivc_host.guard.journal import Journal, known
 from ivc_host.guard.mover import MachineMover
-from ivc_host.guard.plan import HostView, Policy, Rules
+from ivc_host.guard.plan import HostView, Move, Policy, Rules
 from ivc_host.health.contract import Level
+from ivc_host.health.spares import Machines
 from ivc_host.hypervisor.contract import State
 from ivc_host.hypervisor.processes import Folder, Record
 from ivc_host.lab.process import Process
-from ivc_host.migrate import inventory
+from ivc_host.migrate import inventory, lock
 from ivc_host.migrate.find import hypervisors_of
 
 HOSTS = ("h1", "h2", "h3")
@@ -198,6 +200,101 @@ def _status(world: World) -> dict[str, Any]:
     return told
 
 
+def test_who_makes_a_host_used(world: World) -> None:
+    """A machine that is neither running nor paused is somebody's, and not moved."""
+    for name, state in (("p", State.PAUSED), ("m", State.MOVED), ("o", State.OTHER)):
+        world.folder("h2").write(name, Record(memory=MIB, state=state.name))
+    (seen,) = asyncio.run(_seen(world, "h2"))
+    assert seen.counted == Machines(running=("o",), standby=("m", "p"))
+    busy = {one.name: one.busy for one in seen.machines}
+    assert busy == {"p": "it is paused", "o": "it is neither running nor paused"}
+    code, text = world.run("evacuate", "h2")
+    assert code == 3 and "on h2 stay o, p" in text and "ALARM: p stays: it is paused" not in text, text
+    assert "ALARM p stays: it is paused" in text
+    assert world.run("cancel", "h2")[0] == 0
+    code, text = world.run("spares", "--json")
+    reasons = {one["host"]: one["reasons"] for one in json.loads(text)}
+    assert "runs o" in reasons["h2"] and "runs g1, g2, g3" in reasons["h1"], text
+
+
+def test_a_machine_whose_monitor_is_taken(tmp_path: Path) -> None:
+    """As by `ivc migrate` elsewhere: the machine is not its host, and the others are seen."""
+    (tmp_path / "qemu").mkdir()
+    qemus, taken = machines.World(tmp_path / "qemu"), None
+    try:
+        qemus.inventory(a={"region": None}, b={"region": None})
+        qemus.boot("a", vm="g1", region=False)
+        qemus.boot("a", vm="g2", region=False)
+        taken = machines.Monitor(qemus.qmp("a", "g1"))
+        (seen,) = asyncio.run(_seen_of(qemus.folder / "hosts.toml", "a"))
+        assert seen.counted.running == ("g1", "g2") and not seen.counted.fault
+        busy = {one.name: one.busy for one in seen.machines}
+        assert "g1.qmp does not answer" in (busy["g1"] or "") and busy["g2"] is None
+        assert seen.free_memory is None
+    finally:
+        if taken is not None:
+            taken.close()
+        qemus.close()
+
+
+def test_a_host_that_is_not_reached_is_not_empty(world: World) -> None:
+    file = world.path / "hosts.toml"
+    file.write_text(file.read_text().replace("[hosts.h2]\n", '[hosts.h2]\nssh = ["-p", "1", "x@127.0.0.1"]\n'))
+    (world.path / "h2").rename(world.path / "away")
+    code, text = world.run("evacuate", "h2")
+    assert code == 3 and "whether h2 is empty is not known: " in text, text
+    assert "ALARM h2 is to be emptied, and what runs there is not known: " in text
+    code, text = world.run("evacuate", "h2", "--dry-run")
+    assert code == 3 and "what runs there is not known" in text
+    (world.path / "away").rename(world.path / "h2")
+
+
+async def _seen(world: World, *hosts: str) -> list[Seen]:
+    return await _seen_of(world.path / "hosts.toml", *hosts)
+
+
+async def _seen_of(path: Path, *hosts: str) -> list[Seen]:
+    book = inventory.load(path)
+    async with hypervisors_of([book.host(host) for host in hosts]) as those:
+        return await fleet.look(those, 20.0)
+
+
+def test_a_machine_that_somebody_else_moves(world: World) -> None:
+    """By another inventory: it is told, not tried, and moved when that has ended."""
+    other = world.path / "other"
+    other.mkdir()
+    shutil.copy(world.path / "hosts.toml", other / "hosts.toml")
+    world.rate("h1", MIB)
+    words = [sys.executable, "-m", "ivc_host", "migrate", "g1", "--to", "h2", "--inventory"]
+    mover = subprocess.Popen([*words, str(other / "hosts.toml")], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while "g1" not in world.folder("h2").machines():
+            assert time.monotonic() < end and mover.poll() is None
+            time.sleep(0.01)
+        code, text = world.run("evacuate", "h1", "--dry-run")
+        assert code == 3, text
+        assert f"ALARM: g1 stays: a migration of g1 (process {mover.pid}) is under way" in text
+        with pytest.raises(lock.BusyError, match="a migration of g1"):
+            asyncio.run(_move(world, Move("g1", "h1", "h3", None, 0, "")))
+    finally:
+        mover.send_signal(signal.SIGINT)
+        code = mover.wait(30)
+    assert code == 130
+    world.rate("h1", 1e12)
+    code, text = world.run("evacuate", "h1")
+    assert code == 0 and "h1" not in world.where().values(), text
+
+
+async def _move(world: World, move: Move) -> None:
+    class Nobody:
+        def phase(self, name: str) -> None: ...
+        def device(self, device: dict[str, Any]) -> None: ...
+        def no_return(self) -> None: ...
+
+    await MachineMover(inventory.load(world.path / "hosts.toml")).move(move, Nobody())
+
+
 # ---- with processes that share memory
 
 SIZE = 4 * MIB
@@ -291,7 +388,7 @@ async def _look(world: World, book: inventory.Inventory) -> Snapshot:
 
 
 def _view(one: Seen) -> HostView:
-    assert not one.fault, one.fault
+    assert not one.counted.fault, one.counted.fault
     return HostView(one.name, Level.OK, load=0.0, free_memory=one.free_memory, cpu_flags=one.cpu_flags)
 
 
@@ -372,12 +469,12 @@ def test_many_hosts_are_looked_at_and_judged(world: World) -> None:
     hosts = [HostView(f"h{n}", Level.FAILING if n < 3 else Level.OK, "x", load=n / 1000,
                       free_memory=64 << 30, cpu_flags=frozenset({"avx2"}), places=60)
              for n in range(1000)]  # fmt: skip
-    machines = [fleet.MachineView(f"m{n}", f"h{n // 10}", MIB, frozenset({"avx2"}), f"job{n // 8}", 2)
+    views = [fleet.MachineView(f"m{n}", f"h{n // 10}", MIB, frozenset({"avx2"}), f"job{n // 8}", 2)
                 for n in range(10000)]  # fmt: skip
     with Journal(world.path / "journal", 0.0) as log:
         rules = replace(RULES, total=100, per_host=100)
         guard = Guard(log, MachineMover(inventory.load(world.path / "hosts.toml")), rules)
-        plan = guard.look_ahead(Snapshot(hosts, machines), 0.0)
+        plan = guard.look_ahead(Snapshot(hosts, views), 0.0)
     assert sorted(move.machine for move in plan.moves) == sorted(f"m{n}" for n in range(30))
     assert {move.target for move in plan.moves} & {"h0", "h1", "h2"} == set()
 

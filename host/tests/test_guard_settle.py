@@ -32,6 +32,8 @@ class Host:
 
 
 class Found:
+    key = "g1 of test_guard_settle"
+
     def __init__(self, at: Host) -> None:
         self._at = at
 

@@ -52,6 +52,9 @@ def states_after(
         ([FAILING, WARNING, FAILING], Rule(), [WARNING] * 3),
         ([FAILING], Rule(confirm=1), [FAILING]),
         ([FAILING] * 3, Rule(confirm=3), [WARNING, WARNING, FAILING]),
+        # Readings that follow each other too soon; these are a minute apart.
+        ([FAILING] * 4, Rule(apart=100), [WARNING, WARNING, FAILING, FAILING]),
+        ([FAILING, OK, FAILING, FAILING], Rule(apart=100), [WARNING, WARNING, WARNING, WARNING]),
         # After a time of good readings; a bad one begins it anew.
         (
             [FAILING, FAILING, OK, OK, OK],
@@ -517,7 +520,7 @@ def test_what_is_kept(tmp_path: Path, past: PastFile) -> None:
     assert [past.value_before(*ask, at) for at in (-1, 0, 150, 250, 999)] == [5, 5, 5, 6, 9]
     assert past.value_before("b", "edac", "m/0", 9) is None
     assert [one.item for one in past.last("a", "edac")] == ["m/0"]
-    assert past.last("a", "file") == []
+    assert past.last("a", "file") == [] and past.last("b", "edac") == []
     # Two days later one value before them is enough.
     past.take([Reading("a", "edac", "m/0", OK, "", 10, at=500000)], rules)
     assert past.value_before(*ask, 400000) == 9 and past.value_before(*ask, 250) == 9
@@ -582,6 +585,16 @@ def test_an_inventory_that_names_a_host_twice(tmp_path: Path) -> None:
     file.write_text(table.format("a", "one") * 2)
     with pytest.raises(InventoryError, match="not TOML: Cannot declare"):
         load_inventory(file)
+
+
+def test_what_was_said_last_is_looked_up(past: PastFile) -> None:
+    """Asked for each host, so the states of the others are not read: 1,000 hosts were 1,000,000."""
+    rules = {"webhook": Rule()}
+    past.take([Reading(f"h{n}", "webhook", "alert/hot", WARNING, "", at=0) for n in range(1000)], rules)
+    begin = time.process_time()
+    found = [one.host for n in range(1000) for one in past.last(f"h{n}", "webhook")]
+    assert found == [f"h{n}" for n in range(1000)]
+    assert time.process_time() - begin < 2
 
 
 class Site:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -191,6 +192,11 @@ def test_guests_of_its_xen_driver_are_asked(monkeypatch: pytest.MonkeyPatch) -> 
         def ID(self) -> int:
             return 7
 
+        def connect(self) -> Any:
+            return connection
+
+    connection = SimpleNamespace(isAlive=lambda: True)
+
     monkeypatch.setattr(libvirt, "GrantsOrder", Orders)
     for uri, grants in (("xen+ssh://beta/system", True), ("qemu+ssh://beta/system", False)):
         host = registry.host_of(uri)
@@ -198,6 +204,7 @@ def test_guests_of_its_xen_driver_are_asked(monkeypatch: pytest.MonkeyPatch) -> 
         one = libvirt.Libvirt(host, Reach(host))
         assert (one.capabilities.grants, one.capabilities.regions) == (grants, not grants)
         one.at._lib = type("Lib", (), {"libvirtError": OSError})
+        one.at._conn = connection
         machine = libvirt.LibvirtMachine("g1", one, Domain())
         asyncio.run(machine.order_away(3.0, lambda text: None))
     assert given == [(7, 3.0)]

@@ -1,9 +1,10 @@
-"""`ivc guard run`, `evacuate`, `cancel`, `status`, `history`, `retry`: what is asked, and what is printed."""
+"""`ivc guard`: run, evacuate, cancel, status, spares, history, retry: what is asked, and what is printed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import getpass
 import json
@@ -25,13 +26,15 @@ from rich.table import Table
 
 from ..errors import UsageError
 from ..health import cli as health
-from ..health import round, settings, spares
+from ..health import round, settings
 from ..health.cli import Config, InventoryOption, Json, Lab, app
+from ..health.judge import HostState
+from ..health.spares import Verdict
 from ..hypervisor.contract import Hypervisor
 from ..migrate import inventory
 from ..migrate.find import hypervisors_of
 from ..migrate.journey import Limits
-from . import fleet, journal
+from . import fleet, journal, nodes
 from .engine import Guard, Outcome, Snapshot
 from .fleet import Seen
 from .journal import Journal
@@ -49,6 +52,7 @@ HostName = Annotated[str, typer.Argument(metavar="HOST", help="A host of the inv
 
 #: Exit status of a command that has left something undone: an alarm is on, or a move has failed.
 _ALARM = 3
+_NO_SPARE = 3
 
 
 @dataclass
@@ -64,37 +68,50 @@ class _All:
 
     def guard(self, log: journal.Log) -> Guard:
         mover = MachineMover(self.own.book, _limits(self.words))
-        return Guard(log, mover, _rules(self.words), say=_say)
+        command = nodes.Command(self.words.nodes, self.words.timeout)
+        return Guard(log, mover, _rules(self.words), say=_say, tell_nodes=command.tell)
 
-    async def look(self, moving: Mapping[str, MachineView]) -> Snapshot:
+    async def read(self, moving: Mapping[str, MachineView]) -> _Read:
         """Health, load and machines of every host, read at the same time. MOVING are not asked."""
-        at, begun = time.time(), time.monotonic()
+        at = time.time()
         readings, loads, seen = await asyncio.gather(
             round.read(self.own.sources, self.own.hosts, at),
             self.own.load(at),
             fleet.look(self.those, self.words.timeout, moving),
         )
         states = self.own.states(readings)
-        verdicts = self.own.spares(states, loads, {one.name: _counted(one) for one in seen})
-        by_name = {verdict.host: verdict for verdict in verdicts}
+        verdicts = self.own.spares(states, loads, {one.name: one.counted for one in seen})
+        return _Read(seen, states, verdicts)
+
+    async def look(self, moving: Mapping[str, MachineView]) -> Snapshot:
+        """What a plan is made of."""
+        begun = time.monotonic()
+        found = await self.read(moving)
+        by_name = {verdict.host: verdict for verdict in found.verdicts}
         return Snapshot(
-            [_view(one, states[one.name], by_name[one.name]) for one in seen],
-            fleet.with_jobs([machine for one in seen for machine in one.machines]),
+            [_view(one, found.states[one.name], by_name[one.name]) for one in found.seen],
+            fleet.with_jobs([machine for one in found.seen for machine in one.machines]),
             begun=begun,
         )
 
 
-def _counted(one: Seen) -> spares.Machines:
-    return spares.Machines(tuple(machine.name for machine in one.machines), one.paused, one.fault)
+@dataclass(frozen=True)
+class _Read:
+    """Every host at one moment."""
+
+    seen: list[Seen]
+    states: dict[str, HostState]
+    verdicts: list[Verdict]
 
 
-def _view(one: Seen, state: Any, verdict: spares.Verdict) -> HostView:
+def _view(one: Seen, state: HostState, verdict: Verdict) -> HostView:
     loads = [value for value in (verdict.load.cpu, verdict.load.memory, verdict.load.io)
              if value is not None]  # fmt: skip
     return HostView(
         one.name,
         state.level,
         "; ".join(health.reasons(state)),
+        unseen=one.counted.fault,
         not_spare=verdict.reasons,
         load=max(loads) if len(loads) == 3 else None,
         free_memory=one.free_memory,
@@ -171,7 +188,7 @@ def run_guard(
                     return _ALARM if log.known.alarms or plan.alarms else 0
                 _say(f"guards {len(everything.those)} hosts of {everything.own.book.path}")
                 service = Service(guard, everything.look, words.interval, _listening(words),
-                                  _say)  # fmt: skip
+                                  _say, everything.those)  # fmt: skip
                 await service.run()
         return 0
 
@@ -244,7 +261,7 @@ def evacuate(
                 return await _look_ahead(everything, known, as_json)
             answer = await _ask("POST", f"/evacuate/{host}", socket, words, none_is_fine=True)
             if answer is not None:
-                names = ", ".join(answer["machines"]) or "no machine that is seen now"
+                names = ", ".join(answer["machines"]) or answer["unseen"] or "no machine is there now"
                 print(f"the guard empties {host}: {names}; see 'ivc guard status'")
                 return 0
             with Journal(_folder(state, words), time.time()) as log:
@@ -260,12 +277,14 @@ async def _until_empty(guard: Guard, everything: _All, host: str) -> int:
         while True:
             snapshot = await everything.look(guard.moving())
             left = [machine.name for machine in snapshot.machines if machine.host == host]
-            if not left and not guard.under_way():
+            unseen = next((one.unseen for one in snapshot.hosts if one.name == host), "")
+            if not left and not unseen and not guard.under_way():
                 _say(f"{host} is empty; 'ivc guard cancel {host}' lets machines come again")
                 return 0
             plan = await guard.step(snapshot)
             if not plan.moves and not guard.under_way() and not plan.waiting:
-                _say(f"on {host} stay {', '.join(left)}")
+                _say(f"on {host} stay {', '.join(left)}" if left else
+                     f"whether {host} is empty is not known: {unseen}")  # fmt: skip
                 return _ALARM
             await guard.next_end(everything.words.interval)
     finally:
@@ -421,6 +440,49 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
             print(f"  {', '.join(group)} not to {one.host}: {one.reason}")
     if not (plan.moves or plan.waiting or plan.alarms):
         print("nothing is to be moved")
+
+
+@app.command("spares")
+def spare_hosts(
+    inventory_path: InventoryOption = None,
+    lab: Lab = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Say of each host whether it is spare, or why it is not.
+
+    Exit status: 0 when there is one, 3 when there is none.
+    """
+
+    async def work() -> list[Verdict]:
+        async with _all(inventory_path, lab, config) as everything:
+            return (await everything.read({})).verdicts
+
+    verdicts = asyncio.run(work())
+    if as_json:
+        print(json.dumps([_spare_json(verdict) for verdict in verdicts], indent=2))
+    else:
+        _print_spares(verdicts)
+    raise typer.Exit(0 if any(verdict.is_spare for verdict in verdicts) else _NO_SPARE)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} %"
+
+
+def _print_spares(verdicts: list[Verdict]) -> None:
+    table = Table("host", "spare", "processor", "memory", "disk", "covered", "why not", box=None)
+    for one in verdicts:
+        load = one.load
+        answer = "[green]yes[/]" if one.is_spare else "no"
+        table.add_row(one.host, answer, _percent(load.cpu), _percent(load.memory),
+                      _percent(load.io), f"{100 * load.coverage:.0f} %",
+                      escape("\n".join(one.reasons)))  # fmt: skip
+    Console().print(table)
+
+
+def _spare_json(verdict: Verdict) -> dict[str, Any]:
+    return {**dataclasses.asdict(verdict), "spare": verdict.is_spare}
 
 
 @app.command()

@@ -16,12 +16,14 @@ import contextlib
 import enum
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from ..errors import IvcError
 from ..health.contract import Level
+from ..migrate.lock import BusyError
+from . import nodes
 from . import plan as plans
 from .journal import JournalError, Log, OpenMove
 from .plan import Alarm, HostView, MachineView, Move, Plan, Rules, Traffic
@@ -131,8 +133,11 @@ class Guard:
         *,
         say: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.time,
+        tell_nodes: Callable[[nodes.Nodes], Awaitable[None]] | None = None,
     ) -> None:
         self.journal = journal
+        self.nodes: nodes.Nodes = {}
+        self._tell_nodes = tell_nodes
         self.rules = rules
         self.plan = Plan()
         self.stepped_at = 0.0
@@ -183,12 +188,27 @@ class Guard:
         await self._settle_open()
         self._look_who_is_well(snapshot.hosts)
         self.plan = self.look_ahead(snapshot, now)
-        self._tell_alarms(self.plan.alarms, now)
+        trouble = await self._told_nodes(snapshot)
+        self._tell_alarms((*self.plan.alarms, *trouble), now)
         seen = {machine.name: machine for machine in snapshot.machines}
         for move in self.plan.moves:
             self._begin(move, seen[move.machine], now)
         self.stepped_at = now
         return self.plan
+
+    async def _told_nodes(self, snapshot: Snapshot) -> list[Alarm]:
+        """Before anything is moved; while too many hosts look sick the scheduler keeps what it has."""
+        if any(alarm.kind == "breaker" for alarm in self.plan.alarms):
+            return []
+        hosts = [_asked(host, self.journal.known.evacuate) for host in snapshot.hosts]
+        self.nodes = nodes.of(hosts, _before(snapshot.machines, self._under_way(snapshot.begun)))
+        if self._tell_nodes is None:
+            return []
+        try:
+            await self._tell_nodes(self.nodes)
+        except IvcError as fault:  # a host that fails is emptied all the same
+            return [Alarm("nodes", "", str(fault))]
+        return []
 
     def look_ahead(self, snapshot: Snapshot, now: float) -> Plan:
         """What a step would do, and nothing of it done."""
@@ -197,7 +217,7 @@ class Guard:
         under_way = self._under_way(snapshot.begun)
         return plans.make(
             hosts,
-            [_before(machine, under_way.get(machine.name)) for machine in snapshot.machines],
+            _before(snapshot.machines, under_way),
             self.rules,
             traffic=snapshot.traffic,
             tried=known.tried,
@@ -333,13 +353,18 @@ def _end_of(task: asyncio.Task[Ended]) -> Ended:
         return task.result()
     except asyncio.CancelledError:
         return Ended(Outcome.UNDONE, "interrupted before it began")
+    except BusyError as fault:  # no try of ours, and nothing against that host
+        return Ended(Outcome.UNDONE, str(fault))
     except IvcError as fault:
         return Ended(Outcome.FAILED, str(fault))
 
 
-def _before(machine: MachineView, move: Move | None) -> MachineView:
-    """A machine that is being moved is on the host that it leaves, whatever is seen of it."""
-    return machine if move is None else replace(machine, host=move.source)
+def _before(machines: Sequence[MachineView], under_way: Mapping[str, Move]) -> list[MachineView]:
+    """Machines that are being moved are on the hosts that they leave, whatever is seen of them."""
+    return [
+        machine if (move := under_way.get(machine.name)) is None else replace(machine, host=move.source)
+        for machine in machines
+    ]
 
 
 def _asked(host: HostView, evacuate: Mapping[str, str]) -> HostView:

@@ -14,13 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import IvcError
+from ..health.spares import Machines
 from ..hypervisor.contract import Hypervisor, Machine, State
-from ..migrate import guests, order, room
+from ..hypervisor.faults import MachineError
+from ..migrate import guests, lock, order, room
 from ..migrate.order import Group
 from .plan import MachineView
 
-#: States in which a machine is there and is somebody's work.
-_RUNS = (State.RUNNING,)
+#: Not at work here: paused, waiting for a migration, or left behind by one.
+_STANDBY = (State.PAUSED, State.WAITING, State.MOVED)
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,15 @@ class Seen:
     """One host, as its hypervisor and its region tell."""
 
     name: str
-    #: Why nothing else is known; empty: it has answered.
-    fault: str = ""
+    #: Which machines it has, or why nothing is known of it.
+    counted: Machines = Machines()
     #: Bytes that no machine has been promised and that are free; None: not known.
     free_memory: int | None = None
     cpu_flags: frozenset[str] | None = None
     places: int | None = None
     region_bytes: int | None = None
+    #: All but what a migration has made or left: those that do not run are busy, and stay.
     machines: tuple[MachineView, ...] = ()
-    #: Names of machines that are paused; they do not make a host used.
-    paused: tuple[str, ...] = ()
 
 
 @dataclass
@@ -45,7 +46,8 @@ class _Found:
     """A machine while its host is looked at."""
 
     view: MachineView
-    state: State
+    #: None: it does not answer, and its view says why. Who moves a machine may have it for himself.
+    state: State | None
 
 
 #: Machines that the guard is moving, by name, on the hosts that they leave.
@@ -62,9 +64,10 @@ async def _look_at(one: Hypervisor, timeout: float, moving: Moving) -> Seen:
         async with asyncio.timeout(timeout):
             return await _seen(one, moving)
     except TimeoutError:
-        return Seen(one.host.name, f"it has not answered for {timeout:.0f} s")
-    except IvcError as fault:
-        return Seen(one.host.name, str(fault))
+        fault = f"it has not answered for {timeout:.0f} s"
+    except IvcError as error:
+        fault = str(error)
+    return Seen(one.host.name, Machines(fault=fault))
 
 
 async def _seen(one: Hypervisor, moving: Moving) -> Seen:
@@ -82,12 +85,22 @@ async def _seen(one: Hypervisor, moving: Moving) -> Seen:
     places, size = await _room(one)
     return Seen(
         one.host.name,
-        free_memory=min(description.memory - promised, description.memory_free + waiting),
+        _counted(found),
+        # One that does not answer was promised nobody knows how much.
+        free_memory=None if any(machine.state is None for machine in found)
+        else min(description.memory - promised, description.memory_free + waiting),
         cpu_flags=description.cpu_flags,
         places=places,
         region_bytes=size,
-        machines=tuple(machine.view for machine in found if machine.state in _RUNS),
-        paused=tuple(machine.view.name for machine in found if machine.state is State.PAUSED),
+        machines=tuple(machine.view for machine in found
+                       if machine.state not in (State.WAITING, State.MOVED)),
+    )  # fmt: skip
+
+
+def _counted(found: Sequence[_Found]) -> Machines:
+    return Machines(
+        tuple(machine.view.name for machine in found if machine.state not in _STANDBY),
+        tuple(machine.view.name for machine in found if machine.state in _STANDBY),
     )
 
 
@@ -113,7 +126,10 @@ def _leaves(one: Hypervisor, view: MachineView) -> _Found:
 async def _found(
     one: Hypervisor, name: str, present: Sequence[Group], host_flags: frozenset[str]
 ) -> _Found | None:
-    machine = await one.machine(name)
+    try:
+        machine = await one.machine(name)
+    except MachineError as fault:
+        return _Found(MachineView(name, one.host.name, 0, busy=str(fault)), None)
     if machine is None:
         return None  # it has ended since
     try:
@@ -142,7 +158,9 @@ def _names(machine: Machine) -> list[str]:
 
 
 async def _busy(machine: Machine, state: State) -> str | None:
-    """Why it could not be moved now."""
+    """Why it could not be moved now. What the guard itself moves is no surprise to the plan."""
+    if (holder := lock.holder(machine.key)) is not None:
+        return holder
     if state is not State.RUNNING:
         return f"it is {state.value}"
     reasons = await machine.blockers()

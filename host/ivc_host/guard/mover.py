@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from ..errors import IvcError
@@ -58,7 +58,7 @@ class MachineMover:
     async def _both(self, move: Move) -> AsyncIterator[tuple[Hypervisor, Hypervisor]]:
         hosts = [self._book.host(move.source), self._book.host(move.target)]
         key = f"{os.path.realpath(self._book.path)} {move.machine}"  # as of `ivc migrate` by this inventory
-        with lock.held(key, move.machine, "a move by ivc guard"):
+        with _held(key, move.machine):
             async with hypervisors_of(hosts) as (here, there):
                 yield here, there
 
@@ -68,8 +68,11 @@ class MachineMover:
             if machine is None:
                 return Ended(Outcome.FAILED, f"it is not on {move.source} any more")
             try:
-                journey = await self._journey(machine, here, there, steps)
-                report = await journey.run()
+                with _held(machine.key, machine.name):
+                    journey = await self._journey(machine, here, there, steps)
+                    report = await journey.run()
+            except lock.BusyError:
+                raise
             except UndecidedError as fault:
                 return Ended(Outcome.UNDECIDED, str(fault))
             except MigrateError as fault:
@@ -117,7 +120,21 @@ class _Pair:
     #: Whatever is over there is the place that was made for it.
     made: bool = True
 
-    async def settle(self, again: bool = True) -> Ended:
+    async def settle(self) -> Ended:
+        with ExitStack() as locks:
+            for key in await self._keys():
+                locks.enter_context(_held(key, self.name))
+            return await self._look(True)
+
+    async def _keys(self) -> set[str]:
+        found = set()
+        for host in (self.here, self.there):
+            if (machine := await host.machine(self.name)) is not None:
+                found.add(machine.key)
+                await machine.close()
+        return found
+
+    async def _look(self, again: bool) -> Ended:
         source, target = await self.here.machine(self.name), await self.there.machine(self.name)
         try:
             before = await _state(source)
@@ -161,7 +178,7 @@ class _Pair:
             if not await source.migrate(target).cancel():
                 if not again:
                     return Ended(Outcome.UNDECIDED, f"{self.name} cannot be kept from moving")
-                return await self.settle(False)
+                return await self._look(False)
             if self._is_place(after):
                 await target.end()
         notes = await self._with_region(source, self.here)
@@ -204,6 +221,10 @@ class _Pair:
         if self.device is None:
             return at.fresh_device(path, size)
         return self.device if at is self.here else at.moved_device(path, size, self.device)
+
+
+def _held(key: str, name: str) -> AbstractContextManager[None]:
+    return lock.held(key, name, f"a move of {name} by ivc guard")
 
 
 async def _state(machine: Machine | None) -> State | None:

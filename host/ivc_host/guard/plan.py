@@ -56,6 +56,8 @@ class HostView:
     why: str = ""
     #: Somebody has asked for it to be emptied.
     evacuate: bool = False
+    #: Why it is not known which machines it has; empty: it is.
+    unseen: str = ""
     #: Why it is no spare; empty when it is one.
     not_spare: tuple[str, ...] = ()
     #: The highest of its mean loads, in percent.
@@ -112,7 +114,7 @@ class Move:
 class Alarm:
     """Something that a person has to look at."""
 
-    #: One word, for filters: breaker, no-target, tries, divided, busy.
+    #: One word, for filters: breaker, no-target, tries, divided, busy, unseen, nodes.
     kind: str
     #: The host or machine that it is about; empty: all.
     subject: str
@@ -273,6 +275,9 @@ class _Planner:
 
     def _empty(self, view: HostView) -> None:
         why = f"{view.name} is to be emptied" if view.evacuate else f"{view.name} fails: {view.why}"
+        if view.unseen:
+            text = f"{why}, and what runs there is not known: {view.unseen}"
+            self.alarms.append(Alarm("unseen", view.name, text))
         for group in self._groups(view.name):
             self._place(group, view.name, why)
 

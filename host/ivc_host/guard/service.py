@@ -1,7 +1,7 @@
 """The guard as a service: steps in time, what others may ask of it, and what Prometheus reads.
 
 People ask by a socket that only its owner can open (`ivc guard status` and its like); Prometheus and
-load balancers by HTTP, where nothing can be asked that moves a machine.
+load balancers by HTTP, where nothing can be asked that moves a machine which would not move anyway.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from ..errors import IvcError
 from ..health.contract import Level
+from ..hypervisor.contract import Event, Hypervisor
+from . import nodes
 from .engine import Guard, Outcome, Snapshot
 from .plan import MachineView, Plan
+from .watch import watch
 
 #: Without a step for so many intervals it is not well.
 _LATE = 3
+#: Between two steps, at least.
+_REST_SECONDS = 1.0
 _LEVELS = {Level.OK: 0, Level.WARNING: 1, Level.FAILING: 2, Level.UNKNOWN: -1}
 
 
@@ -56,8 +61,10 @@ class Service:
         interval: float,
         listening: Listening,
         say: Callable[[str], None] = print,
+        those: Sequence[Hypervisor] = (),
     ) -> None:
         self.guard = guard
+        self._those = those
         self._look = look
         self._interval = interval
         self._listening = listening
@@ -74,15 +81,37 @@ class Service:
 
     async def run(self) -> None:
         """Until it is cancelled, when all moves that can be taken back are."""
-        async with self._served():
+        async with self._served(), self._watched():
             try:
                 while True:
+                    self._soon.clear()  # what happens from here on may be missed by this step
                     await self.step()
-                    self._soon.clear()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._soon.wait(), self._interval)
+                    await self._rest()
             finally:
                 await self.guard.give_up("the guard ends")
+
+    async def _rest(self) -> None:
+        """Until the next step is due. However often one is asked for, half of the time is free."""
+        rest = min(max(_REST_SECONDS, self._step_seconds), self._interval)
+        await asyncio.sleep(rest)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._soon.wait(), self._interval - rest)
+
+    @contextlib.asynccontextmanager
+    async def _watched(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(watch(self._those, self._news, self._say))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _news(self, host: str, event: Event | None) -> None:
+        """A step soon, unless it is of a move of ours."""
+        ours = {one.move.machine for one in self.guard.under_way()}
+        if event is None or event.machine not in ours:
+            self._soon.set()
 
     async def step(self) -> Plan:
         """What is seen may be nothing, when nobody answers; then nothing is begun."""
@@ -141,6 +170,7 @@ class Service:
             [
                 web.get("/status", self._get_status),
                 web.get("/plan", self._get_plan),
+                web.post("/look", self._post_look),
                 web.post("/evacuate/{host}", self._post_evacuate),
                 web.post("/stay/{host}", self._post_stay),
                 web.post("/retry/{machine}", self._post_retry),
@@ -151,7 +181,12 @@ class Service:
     def _others(self) -> web.Application:
         app = web.Application()
         app.add_routes(
-            [web.get("/metrics", self._get_metrics), web.get("/healthz", self._get_healthz)]
+            [
+                web.get("/metrics", self._get_metrics),
+                web.get("/healthz", self._get_healthz),
+                web.get("/nodes", self._get_nodes),
+                web.post("/look", self._post_look),
+            ]
         )
         return app
 
@@ -162,12 +197,26 @@ class Service:
         """What a step would do now, of what was seen last."""
         return web.json_response(plan_of(self.guard.look_ahead(self._snapshot, time.time())))
 
+    async def _post_look(self, request: web.Request) -> web.Response:
+        """A step soon; what it does is what it would do in its time."""
+        self._soon.set()
+        return web.Response(text="ok\n")
+
+    async def _get_nodes(self, request: web.Request) -> web.Response:
+        """For a scheduler's health check, of what was seen last."""
+        if not self.is_well():
+            raise web.HTTPServiceUnavailable(text=f"no step has ended for a while: {self._fault}\n")
+        return web.Response(text=nodes.text(self.guard.nodes))
+
     async def _post_evacuate(self, request: web.Request) -> web.Response:
         host = self._host(request)
         self.guard.evacuate(host, request.query.get("by", "a person"))
         self._soon.set()
         machines = [m.name for m in self._snapshot.machines if m.host == host]
-        return web.json_response({"host": host, "machines": machines})
+        unseen = next((one.unseen for one in self._snapshot.hosts if one.name == host), "")
+        if unseen:
+            unseen = f"which machines it has is not known: {unseen}"
+        return web.json_response({"host": host, "machines": machines, "unseen": unseen})
 
     async def _post_stay(self, request: web.Request) -> web.Response:
         host = self._host(request)

@@ -6,7 +6,6 @@
     judge.py      readings over time -> the state of each host
     load.py       what a source of load is; load_proc.py, load_prometheus.py: the project's own
     spares.py     states, loads and machines -> which hosts are spare, and why the others are not
-    machines.py   which machines a host has
     round.py      asks all sources once
     past.py       what was read before: a file of SQLite
     settings.py   guard.toml

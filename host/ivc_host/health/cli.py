@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ..errors import UsageError
 from ..migrate import inventory
-from . import alerts, machines, registry, round, settings, spares
+from . import alerts, registry, round, settings, spares
 from . import judge as judging
 from . import webhook as webhooks
 from .contract import Context, Level, Reading, Source
@@ -49,7 +49,6 @@ Name = Annotated[str | None, typer.Argument(metavar="[HOST]", help="Only this ho
 
 #: Exit status by the worst level.
 _EXITS = {Level.OK: 0, Level.FAILING: 3, Level.WARNING: 4, Level.UNKNOWN: 5}
-_NO_SPARE = 3
 _TURN_SECONDS = 0.5
 _COLOURS = {
     Level.OK: "green", Level.FAILING: "bold red", Level.WARNING: "yellow", Level.UNKNOWN: "dim",
@@ -69,7 +68,9 @@ class Guard:
 
     @property
     def rules(self) -> dict[str, Rule]:
-        return round.rules(self.sources, self.settings.hysteresis)
+        # A step may come soon after another one, when something has happened.
+        own = self.settings
+        return round.rules(self.sources, own.hysteresis, own.guard.interval / 4)
 
     def states(self, readings: Sequence[Reading]) -> dict[str, HostState]:
         """The states of these hosts after a round."""
@@ -223,57 +224,6 @@ def _health_json(state: HostState) -> dict[str, Any]:
             for item in state.items
         ],
     }
-
-
-@app.command("spares")
-def spare_hosts(
-    inventory_path: InventoryOption = None,
-    lab: Lab = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
-    """Say of each host whether it is spare, or why it is not.
-
-    Exit status: 0 when there is one, 3 when there is none.
-    """
-
-    async def work() -> list[Verdict]:
-        async with opened_guard(inventory_path, lab, config) as guard:
-            return await _verdicts(guard)
-
-    verdicts = asyncio.run(work())
-    if as_json:
-        print(json.dumps([_spare_json(verdict) for verdict in verdicts], indent=2))
-    else:
-        _print_spares(verdicts)
-    raise typer.Exit(0 if any(verdict.is_spare for verdict in verdicts) else _NO_SPARE)
-
-
-async def _verdicts(guard: Guard) -> list[Verdict]:
-    at = time.time()
-    readings, loads, counted = await asyncio.gather(
-        round.read(guard.sources, guard.hosts, at), guard.load(at), machines.count(guard.hosts)
-    )
-    return guard.spares(guard.states(readings), loads, counted)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} %"
-
-
-def _print_spares(verdicts: list[Verdict]) -> None:
-    table = Table("host", "spare", "processor", "memory", "disk", "covered", "why not", box=None)
-    for one in verdicts:
-        load = one.load
-        answer = "[green]yes[/]" if one.is_spare else "no"
-        table.add_row(one.host, answer, _percent(load.cpu), _percent(load.memory),
-                      _percent(load.io), f"{100 * load.coverage:.0f} %",
-                      escape("\n".join(one.reasons)))  # fmt: skip
-    Console().print(table)
-
-
-def _spare_json(verdict: Verdict) -> dict[str, Any]:
-    return {**dataclasses.asdict(verdict), "spare": verdict.is_spare}
 
 
 @app.command()

@@ -26,6 +26,8 @@ class Rule:
     recover: float | None = None
     #: Whether a good reading must wait for that at all.
     latches: bool = True
+    #: Seconds between two failing readings of a row, at least: sooner, they may be of one and the same event.
+    apart: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,16 @@ def _level(told: ItemState, rule: Rule) -> Level:
     if told.level is Level.FAILING and rule.latches and not _is_recovered(told, rule):
         return Level.FAILING
     if told.said is Level.FAILING:
-        return Level.FAILING if told.failing_row >= rule.confirm else Level.WARNING
+        return Level.FAILING if _is_confirmed(told, rule) else Level.WARNING
     if told.said is Level.WARNING:
         return Level.WARNING
     held = told.level is Level.WARNING and told.good_row < rule.confirm
     return Level.WARNING if held else Level.OK
+
+
+def _is_confirmed(told: ItemState, rule: Rule) -> bool:
+    spans = told.at - told.row_since >= (rule.confirm - 1) * rule.apart
+    return told.failing_row >= rule.confirm and spans
 
 
 def _is_recovered(told: ItemState, rule: Rule) -> bool:
@@ -136,7 +143,9 @@ class Item:
         if not state.text:
             text = f"{self.key.item or self.key.source}: {state.unknown_text}"
         if state.said is Level.FAILING and state.level is not Level.FAILING:
-            return f"{text} (failing, {state.failing_row} of {self.rule.confirm} readings)"
+            row = min(state.failing_row, self.rule.confirm)
+            soon = ", too soon after each other" if row == self.rule.confirm else ""
+            return f"{text} (failing, {row} of {self.rule.confirm} readings{soon})"
         if state.said is Level.OK and state.level is not Level.OK:
             return f"{text} (was {state.level}, and is not yet over)"
         return text

@@ -82,14 +82,17 @@ class PastFile:
         return rows[0][0] if rows else None
 
     def last(self, host: str, source: str) -> list[Reading]:
+        found = self._states("WHERE host = ? AND source = ?", host, source)
         return [
             Reading(host, source, key.item, state.said, state.text, at=state.at)
-            for key, state in self.states().items()
-            if key.host == host and key.source == source and state.said.rank > Level.OK.rank
-        ]
+            for key, state in found.items() if state.said.rank > Level.OK.rank
+        ]  # fmt: skip
 
     def states(self) -> dict[ItemKey, ItemState]:
-        rows = self._rows("SELECT host, source, item, state FROM item")
+        return self._states("")
+
+    def _states(self, which: str, *values: str) -> dict[ItemKey, ItemState]:
+        rows = self._rows(f"SELECT host, source, item, state FROM item {which}", *values)
         try:
             return {ItemKey(*row[:3]): _state(row[3]) for row in rows}
         except (ValueError, TypeError, KeyError) as fault:

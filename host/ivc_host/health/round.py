@@ -17,9 +17,13 @@ from .settings import Hysteresis
 _GRACE_SECONDS = 5.0
 
 
-def rules(sources: Sequence[Source[Any]], hysteresis: Hysteresis) -> dict[str, Rule]:
+def rules(
+    sources: Sequence[Source[Any]], hysteresis: Hysteresis, apart: float = 0.0
+) -> dict[str, Rule]:
     return {
-        source.name: Rule(source.confirm or hysteresis.confirm, hysteresis.recover, source.latches)
+        source.name: Rule(
+            source.confirm or hysteresis.confirm, hysteresis.recover, source.latches, apart
+        )
         for source in sources
     }
 

@@ -93,6 +93,8 @@ class GuardSettings(_Table):
     stall: float = Field(default=30.0, ge=1)
     #: The folder of the journal; empty: /var/lib/ivc/guard.
     journal: str = ""
+    #: The command that tells a scheduler which nodes to drain and to resume; empty: nobody is told.
+    nodes: list[str] = []
     #: Where commands reach the guard, and where Prometheus does (empty: not at all).
     socket: str = "/run/ivc-guard.sock"
     listen: str = Field(default="127.0.0.1:9474", pattern=r"^$|^[^:\[\]]+:\d+$|^\[[^\]]+\]:\d+$")

@@ -47,6 +47,8 @@ _POLL_SECONDS = 0.25
 #: A connection whose other side has not answered for so long is closed.
 _ALIVE_SECONDS, _ALIVE_TRIES = 5, 4
 _ABORT_SECONDS = 30.0
+#: A service that is restarted answers again after a second or two; one that takes longer is gone.
+_RESTART_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -105,14 +107,23 @@ class Connection:
         self.uri = uri
         self._lib: Any = None
         self._conn: Any = None
+        self._opening = asyncio.Lock()
 
     async def open(self) -> Any:
-        if self._conn is None:
-            self._lib = binding()
-            self._conn = await self.do("connection", self._lib.open, self.uri)
-            with suppress(self._lib.libvirtError):  # one in this process needs none
-                self._conn.setKeepAlive(_ALIVE_SECONDS, _ALIVE_TRIES)
-        return self._conn
+        """The connection; a new one when its libvirt has ended, which is restarted at any time."""
+        async with self._opening:
+            if self._conn is not None and not self._conn.isAlive():
+                await self.close()
+            if self._conn is None:
+                self._lib = binding()
+                self._conn = await self.do("connection", self._lib.open, self.uri)
+                with suppress(self._lib.libvirtError):  # one in this process needs none
+                    self._conn.setKeepAlive(_ALIVE_SECONDS, _ALIVE_TRIES)
+            return self._conn
+
+    def is_of(self, domain: Any) -> bool:
+        """Whether a domain can still be asked: it is of the connection that is open now."""
+        return self._conn is not None and domain.connect() is self._conn
 
     async def do(self, what: str, call: Callable[..., Any], *words: Any) -> Any:
         """One call, in a thread; its fault in libvirt's words."""
@@ -279,9 +290,16 @@ class LibvirtMachine(Machine):
         self.key = f"{self.at.uri} {self.uuid or name}"
 
     async def _do(self, name: str, *words: Any) -> Any:
+        await self._found_again()
         if self.domain is None:
             raise GoneError(f"{self.name} is not on {self.host}")
         return await self.at.do(self.name, getattr(self.domain, name), *words)
+
+    async def _found_again(self) -> None:
+        """By the libvirt that runs now: a domain of one that has ended cannot be asked."""
+        await self.at.open()
+        if self.domain is not None and not self.at.is_of(self.domain):
+            self.domain = await self.at.find(self.name)
 
     async def state(self) -> State:
         if self.domain is None:
@@ -466,9 +484,20 @@ class LibvirtMigration(Migration):
         if task.exception() is None:
             self._target.domain = task.result()
             return False
-        if await source.state() is State.PAUSED:
+        if await self._state_after() is State.PAUSED:
             await source.resume()
         return True
+
+    async def _state_after(self) -> State:
+        """The source's, also when what ended the migration is that its libvirt is restarted."""
+        end = time.monotonic() + _RESTART_SECONDS
+        while True:
+            try:
+                return await self._source.state()
+            except MachineError:
+                if time.monotonic() > end:
+                    raise
+                await asyncio.sleep(_POLL_SECONDS)
 
 
 def _moving(job: dict[str, Any], done: bool = False) -> Moving:

@@ -12,7 +12,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -454,10 +454,16 @@ class Qemu(Hypervisor):
         return filled(self._settings.qmp, {"{vm}": name})
 
     async def machines(self) -> list[str]:
+        return self._names(await self.reach.sockets(self._pattern()))
+
+    def _pattern(self) -> str:
         before, _, after = self._settings.qmp.partition("{vm}")
-        found = await self.reach.sockets(f"{before}*{after}")
+        return f"{before}*{after}"
+
+    def _names(self, paths: Sequence[str]) -> list[str]:
+        before, _, after = self._settings.qmp.partition("{vm}")
         pattern = re.compile(f"{re.escape(before)}([^/]+){re.escape(after)}")
-        return sorted(match[1] for path in found if (match := pattern.fullmatch(path)))
+        return sorted(match[1] for path in paths if (match := pattern.fullmatch(path)))
 
     async def machine(self, name: str) -> QemuMachine | None:
         path = await self.reach.socket(self._path(name))
@@ -468,13 +474,12 @@ class Qemu(Hypervisor):
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Only who comes and goes: a monitor serves one program, and watching would take it."""
-        before = set(await self.machines())
-        while True:
-            await asyncio.sleep(_WATCH_SECONDS)
-            now = set(await self.machines())
-            for name in sorted(now - before):
+        before: set[str] | None = None
+        async for paths in self.reach.watch_sockets(self._pattern(), _WATCH_SECONDS):
+            now = set(self._names(paths))
+            for name in sorted(now - (now if before is None else before)):
                 yield Event(name, "appeared")
-            for name in sorted(before - now):
+            for name in sorted((before or set()) - now):
                 yield Event(name, "gone")
             before = now
 

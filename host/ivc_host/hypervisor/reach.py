@@ -14,12 +14,12 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import paths
-from .faults import MachineError
+from .faults import GoneError, MachineError
 from .host import Host
 
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "-o", "ServerAliveInterval=5")
@@ -66,14 +66,23 @@ class Reach:
             return [name]
         return [sys.executable, "-m", "ivc_host"] if name == "ivc" else [tool(name)]
 
-    async def run(self, words: Sequence[str], timeout: float = _LOOK_SECONDS) -> Done:
-        """Run to the end; 124 when it took too long, 127 when there is no such program."""
+    async def run(
+        self, words: Sequence[str], timeout: float = _LOOK_SECONDS, given: str = ""
+    ) -> Done:
+        """Run to the end, with GIVEN as its input; 124 when it took too long, 127 when there is no
+        such program."""
         # Files, not pipes: a daemon that the command leaves behind would keep a pipe open.
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
+        with (
+            tempfile.TemporaryFile() as into,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as error,
+        ):
+            into.write(given.encode())
+            into.seek(0)
             try:
                 process = await asyncio.create_subprocess_exec(
                     *self.command(words),
-                    stdin=subprocess.DEVNULL,
+                    stdin=into,
                     stdout=out,
                     stderr=error,
                     start_new_session=True,
@@ -90,10 +99,42 @@ class Reach:
         """Paths of sockets that match."""
         if self.is_here:
             return [path for path in glob.glob(pattern) if _is_socket(path)]
-        before, _, after = pattern.partition("*")
-        line = f"for f in {shlex.quote(before)}*{shlex.quote(after)}; do"
-        done = await self._ask(["sh", "-c", f'{line} [ -S "$f" ] && echo "$f"; done; true'])
+        done = await self._ask(["sh", "-c", f"{_list(pattern)}; true"])
         return done.out.split("\n")[:-1]
+
+    async def watch_sockets(self, pattern: str, every: float) -> AsyncGenerator[list[str], None]:
+        """Those that match now, and again and again: by one command, whatever the host's distance."""
+        loop = f"while :; do {_list(pattern)}; echo; sleep {every:g}; done"
+        found: list[str] = []
+        async with contextlib.aclosing(self.lines(["sh", "-c", loop])) as lines:
+            async for path in lines:
+                if path:
+                    found.append(path)
+                    continue
+                yield found
+                found = []
+
+    async def lines(self, words: Sequence[str]) -> AsyncGenerator[str, None]:
+        """What a command says that goes on until this is closed. GoneError: it has ended by itself."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command(words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as fault:
+            raise MachineError(f"{words[0]} on {self.host.name}: {fault.strerror}") from None
+        assert process.stdout is not None
+        try:
+            while line := await process.stdout.readline():
+                yield line.decode(errors="replace").rstrip("\n")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+        raise GoneError(f"{words[0]} on {self.host.name} has ended, or the way there is cut")
 
     async def socket(self, path: str) -> str | None:
         """A path of this machine that leads to the host's socket; None when there is none."""
@@ -141,6 +182,12 @@ class Reach:
         self._forwards.clear()
         if self._scratch:
             self._scratch.cleanup()
+
+
+def _list(pattern: str) -> str:
+    """Words of a shell: a line for each socket that matches."""
+    before, _, after = pattern.partition("*")
+    return f'for f in {shlex.quote(before)}*{shlex.quote(after)}; do [ -S "$f" ] && echo "$f"; done'
 
 
 async def _end_of(process: asyncio.subprocess.Process, timeout: float) -> int:

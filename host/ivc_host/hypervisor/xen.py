@@ -9,11 +9,9 @@ none): with `store`, a folder that both hosts have, it is saved there and restor
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import random
-import subprocess
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -277,25 +275,14 @@ class Xen(Hypervisor):
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """XenStore tells when a guest comes or goes; what changed is then looked up."""
-        watch = await asyncio.create_subprocess_exec(
-            *self.reach.command(["xenstore-watch", "@introduceDomain", "@releaseDomain"]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        assert watch.stdout is not None
-        try:
-            before: dict[str, str] | None = None
-            while await watch.stdout.readline():
+        watch = self.reach.lines(["xenstore-watch", "@introduceDomain", "@releaseDomain"])
+        before: dict[str, str] | None = None
+        async with contextlib.aclosing(watch):
+            async for _ in watch:
                 now = await self._xl.table()
                 for event in _changes(before, now):
                     yield event
                 before = now
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                watch.terminate()
-            await watch.wait()
 
 
 def _changes(before: dict[str, str] | None, now: dict[str, str]) -> list[Event]:

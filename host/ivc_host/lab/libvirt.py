@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Sequence
@@ -233,22 +234,36 @@ def _slot(device: ElementTree.Element, slot: int) -> None:
 def _start_daemon(host: HostSpec) -> Process:
     for folder in _FOLDERS.values():
         (host.state / folder).mkdir(parents=True)
+    _configure(host)
+    return _spawn_daemon(host.name, host.state, host.namespace)
+
+
+def _configure(host: HostSpec) -> None:
     own = uuid.uuid5(uuid.NAMESPACE_URL, str(host.state))
     (host.state / "etc" / "libvirtd.conf").write_text(_DAEMON_CONF.format(uuid=own))
     (host.state / "etc" / "qemu.conf").write_text(_QEMU_CONF)
     for name, lines in _LINES.items():
         ours = Path("/etc", name).read_text() + lines.format(host=host.name) if lines else _NOBODY
         (host.state / "etc" / name).write_text(ours)
+
+
+def restart(name: str, state: Path, namespace: Path) -> Process:
+    """The daemon of that host is killed, as by a crash, and another one begins; its QEMUs go on."""
+    os.kill(int((state / "run" / f"{_DAEMON}.pid").read_text()), signal.SIGKILL)
+    return _spawn_daemon(name, state, namespace)
+
+
+def _spawn_daemon(name: str, state: Path, namespace: Path) -> Process:
     pairs = [f"{path}:{folder}" for path, folder in _FOLDERS.items()]
     words = ["unshare", "--mount", "--uts", "--propagation", "private", "--"]
-    words += ["sh", "-c", _START, _DAEMON, host.name, str(host.state), *pairs]
+    words += ["sh", "-c", _START, _DAEMON, name, str(state), *pairs]
     # Without systemd and D-Bus, wherever the lab runs: it has neither of its own.
     env = {key: word for key, word in os.environ.items() if not key.startswith("DBUS_")}
-    return spawn(words, namespace=host.namespace, cwd=host.state, output=_log(host), env=env)
+    return spawn(words, namespace=namespace, cwd=state, output=_log(state), env=env)
 
 
-def _log(host: HostSpec) -> Path:
-    return host.state / "daemon.log"
+def _log(state: Path) -> Path:
+    return state / "daemon.log"
 
 
 def _connect(host: HostSpec, daemon: Process) -> Any:
@@ -260,7 +275,7 @@ def _connect(host: HostSpec, daemon: Process) -> Any:
         time.sleep(0.1)
     raise LabError(
         f"the {_DAEMON} of host {host.name} does not start", hint="the end of its log:",
-        detail=process.tail(_log(host)) + "\n" + process.tail(host.state / "log/libvirtd.log", 10),
+        detail=process.tail(_log(host.state)) + "\n" + process.tail(host.state / "log/libvirtd.log", 10),
     )  # fmt: skip
 
 

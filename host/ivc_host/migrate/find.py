@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from ..errors import IvcError, UsageError
 from ..hypervisor import registry
@@ -98,13 +98,12 @@ async def machine_of(
     hosts, where = hosts_of(vm, book, at, region)
     # A list of hosts is one by whatever path it was found.
     key = hosts[0].name if is_path(vm) else f"{where if at else os.path.realpath(where)} {vm}"
-    with lock.held(key, vm, doing), ExitStack() as stack:
+    with lock.held(key, vm, doing):
         async with hypervisors_of(hosts) as those:
             one, machine = await _locate(vm, those, where)
             try:
-                if machine.key != key:
-                    stack.enter_context(lock.held(machine.key, vm, doing))
-                yield one, machine
+                with lock.held(machine.key, vm, doing) if machine.key != key else nullcontext():
+                    yield one, machine
             finally:
                 await machine.close()
 
