@@ -90,13 +90,18 @@ void ivc_btl_profile_received(struct ivc_peer *peer, mca_btl_base_tag_t tag, con
         ivc_profile_received(ivc_btl_module.profile, peer, len);
 }
 
-/* After it was delivered: one that was torn comes once more.  Its head is still there. */
+/* A header that came with its message as one long segment lies in the body. One that was torn comes once more. */
 static void on_packet_counted(void *arg, struct ivc_peer *peer, const struct ivc_packet *packet)
 {
+    bool in_head = packet->head_len > 0;
+    size_t len;
+    bool counts = begins(packet->tag, in_head ? packet->head : packet->body,
+                         in_head ? packet->head_len : packet->body_len,
+                         (size_t) packet->head_len + packet->body_len, &len);
+
     ivc_btl_on_packet(arg, peer, packet);
-    if (!ivc_endpoint_body_was_torn(ivc_btl_module.endpoint))
-        ivc_btl_profile_received(peer, packet->tag, packet->head, packet->head_len,
-                                 (size_t) packet->head_len + packet->body_len);
+    if (counts && ivc_btl_module.profile != NULL && !ivc_endpoint_body_was_torn(ivc_btl_module.endpoint))
+        ivc_profile_received(ivc_btl_module.profile, peer, len);
 }
 
 ivc_endpoint_packet_fn *ivc_btl_profile_handler(void)

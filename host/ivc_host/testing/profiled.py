@@ -21,7 +21,8 @@ def profiled(run: Run, program: str, env: Mapping[str, str]) -> None:
         run.skipped("ivc profile", f"{paths.mpi_profile().name} is not built")
         return
     with tempfile.TemporaryDirectory(prefix="ivc-test-") as folder:
-        _whole(run, Path(folder) / "whole.json", [program, "--iterations", "2", "--max-size", "1000000"], env)
+        for size in ("10000", "1000000"):  # those of up to some thousand bytes go with their header, in one piece
+            _whole(run, Path(folder) / f"{size}.json", [program, "--iterations", "2", "--max-size", size], env)
         words = ["sh", "-c", _KILLED, "sh", program, "--seconds", "20", "--max-size", "10000"]
         _killed(run, Path(folder) / "killed.json", words, env)
 
