@@ -35,6 +35,7 @@ from ivc_host.hypervisor.processes import Folder, Record
 from ivc_host.lab.process import Process
 from ivc_host.migrate import inventory, lock
 from ivc_host.migrate.find import hypervisors_of
+from ivc_host.profile import model
 
 HOSTS = ("h1", "h2", "h3")
 GUESTS = ("g1", "g2", "g3")
@@ -122,6 +123,26 @@ def test_a_memory_error_empties_its_host(world: World) -> None:
     code, text = world.run("history", "--json")
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["outcome"] for line in lines if line["kind"] == "end"] == ["moved"] * 3
+
+
+def test_it_goes_where_its_traffic_goes(world: World) -> None:
+    """Both hosts are alike, and h2 would be the first by name: a profile says whose ranks belong together."""
+    for name, host in (("g2", "h2"), ("g3", "h3")):
+        world.folder("h1").remove(name)
+        world.folder(host).write(name, Record(memory=256 * MIB, cpu_flags=["avx2"]))
+    processes = [model.Process(rank=rank, host=name, pid=1, seconds=1.0) for rank, name in enumerate(GUESTS)]
+    sent: dict[model.Path_, model.Volume] = {"network": model.Volume(messages=1, bytes=1000)}
+    pairs = [model.Pair(sender=2, receiver=0, sent=sent)]
+    (world.path / "profiles").mkdir()
+    model.save(model.Profile(size=3, processes=processes, pairs=pairs), world.path / "profiles" / "job.json")
+    settings = (world.path / "guard.toml").read_text()
+    told = settings.replace("[guard]\n", f'[guard]\nprofiles = "{world.path}/profiles"\n')
+    for text, target in ((settings, "h2"), (told, "h3")):
+        (world.path / "guard.toml").write_text(text)
+        said = world.run("evacuate", "--dry-run", "h1")[1]
+        assert f"from h1 to {target}" in said, said
+    assert world.run("evacuate", "h1")[0] == 0
+    assert world.where()["g1"] == "h3"
 
 
 def test_features_that_no_host_has(world: World) -> None:

@@ -41,6 +41,7 @@ from .journal import Journal
 from .mover import MachineMover
 from .plan import HostView, MachineView, Plan, Policy, Rules
 from .service import Listening, Service, ServiceError, plan_of
+from .traffic import Profiles
 
 StateOption = Annotated[
     Path | None, typer.Option("--state", help="The folder of the journal; see guard.toml.")
@@ -61,6 +62,7 @@ class _All:
 
     own: health.Guard
     those: list[Hypervisor]
+    profiles: Profiles
 
     @property
     def words(self) -> settings.GuardSettings:
@@ -91,6 +93,7 @@ class _All:
         return Snapshot(
             [_view(one, found.states[one.name], by_name[one.name]) for one in found.seen],
             fleet.with_jobs([machine for one in found.seen for machine in one.machines]),
+            traffic=self.profiles.traffic(),
             begun=begun,
         )
 
@@ -127,7 +130,7 @@ async def _all(path: Path | None, lab: str | None, config: Path | None) -> Async
         health.opened_guard(path, lab, config) as own,
         hypervisors_of(list(own.book.hosts.values())) as those,
     ):
-        yield _All(own, those)
+        yield _All(own, those, Profiles(own.settings.guard.profiles, _say))
 
 
 def _rules(words: settings.GuardSettings) -> Rules:

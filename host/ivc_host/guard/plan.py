@@ -139,7 +139,7 @@ class Plan:
     considered: Mapping[tuple[str, ...], tuple[Considered, ...]] = field(default_factory=dict)
 
 
-#: Bytes between two machines, by the profile of a job; in either order of the names.
+#: Bytes between two machines in a second, by profiles of jobs (traffic.py).
 Traffic = Mapping[frozenset[str], float]
 
 
@@ -193,6 +193,14 @@ class _Room:
             self.region_bytes -= sum(machine.region_bytes for machine in group)
 
 
+def _partners(traffic: Traffic) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for pair, amount in traffic.items():
+        one, other = sorted(pair)
+        found[one][other] = found[other][one] = amount
+    return found
+
+
 class _Planner:
     def __init__(
         self,
@@ -206,16 +214,13 @@ class _Planner:
         now: float,
     ) -> None:
         self.rules = rules
-        self.traffic = traffic
+        self.partners = _partners(traffic)
         self.tried = tried
         self.now = now
         self.rooms = {view.name: _Room.of(view, rules) for view in hosts}
         self.by_host: dict[str, list[MachineView]] = defaultdict(list)
-        self.of_job: dict[str, list[MachineView]] = defaultdict(list)
         for machine in machines:
             self.by_host[machine.host].append(machine)
-            if machine.job is not None:
-                self.of_job[machine.job].append(machine)
         self.moving = {move.machine: move for move in under_way}
         self.n_under_way = len(under_way)
         self.moves: list[Move] = []
@@ -235,14 +240,14 @@ class _Planner:
         for move in (*under_way, *landed):
             if move.job is not None:
                 self.went[move.job].append(move)
-        known = {machine.name: machine for machine in machines}
+        self.known = {machine.name: machine for machine in machines}
         for move in under_way:
             self._count(move)
             # It is not there yet, and has its place.
             target = self.rooms.get(move.target)
             if target is not None and target.memory is not None:
                 unseen = MachineView(move.machine, move.source, move.memory, job=move.job)
-                target.take([known.get(move.machine, unseen)])
+                target.take([self.known.get(move.machine, unseen)])
 
     def _count(self, move: Move) -> None:
         for name in (move.source, move.target):
@@ -393,7 +398,8 @@ class _Planner:
         return sorted(part, key=lambda machine: machine.name)
 
     def _bytes(self, name: str, others: Iterable[str]) -> float:
-        return sum(self.traffic.get(frozenset((name, other)), 0.0) for other in others)
+        partners = self.partners.get(name, {})
+        return sum(partners.get(other, 0.0) for other in others)
 
     def _target(self, group: Sequence[MachineView], source: str) -> _Room | None:
         """Where they go: where others of their job went, else where most of their traffic is, else
@@ -429,13 +435,13 @@ class _Planner:
         return rooms
 
     def _local(self, group: Sequence[MachineView]) -> dict[str, float]:
-        """Bytes between the group and the machines of its job on each host."""
+        """Bytes between the group and other machines, by the hosts that these are on."""
         local: dict[str, float] = defaultdict(float)
         names = {machine.name for machine in group}
-        job = group[0].job
-        for other in self.of_job[job] if job is not None else ():
-            if other.name not in names:
-                local[other.host] += self._bytes(other.name, names)
+        for name in names:
+            for other, amount in self.partners.get(name, {}).items():
+                if other not in names and other in self.known:
+                    local[self.known[other].host] += amount
         return local
 
     def _unfit(self, view: HostView) -> str | None:

@@ -95,6 +95,8 @@ class GuardSettings(_Table):
     journal: str = ""
     #: The command that tells a scheduler which nodes to drain and to resume; empty: nobody is told.
     nodes: list[str] = []
+    #: A folder of profiles (ivc-profile(1)) that tell which machines belong together; empty: none.
+    profiles: str = ""
     #: Where commands reach the guard, and where Prometheus does (empty: not at all).
     socket: str = "/run/ivc-guard.sock"
     listen: str = Field(default="127.0.0.1:9474", pattern=r"^$|^[^:\[\]]+:\d+$|^\[[^\]]+\]:\d+$")
