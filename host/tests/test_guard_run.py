@@ -30,6 +30,7 @@ from ivc_host.guard.mover import MachineMover
 from ivc_host.guard.plan import HostView, Move, Policy, Rules
 from ivc_host.health.contract import Level
 from ivc_host.health.spares import Machines
+from ivc_host.health.spares import Machines
 from ivc_host.hypervisor.contract import State
 from ivc_host.hypervisor.processes import Folder, Record
 from ivc_host.lab.process import Process
@@ -167,10 +168,13 @@ def test_a_machine_that_is_moved_is_not_asked(world: World) -> None:
             return {one.name: one for one in await fleet.look(those, 10.0, moving)}
 
     seen = asyncio.run(look({}))
-    assert (seen["h1"].paused, len(seen["h1"].machines), seen["h2"].paused) == (("g1",), 2, ("g1",))
+    assert [one.busy for one in seen["h1"].machines] == ["it is paused", None, None]
+    assert [one.busy for one in seen["h2"].machines] == ["it is paused"]
+    assert seen["h1"].counted == Machines(("g2", "g3"), ("g1",))
     seen = asyncio.run(look(moving))
     assert seen["h1"].machines[0] == moving["g1"] and len(seen["h1"].machines) == 3
-    assert seen["h2"].machines == seen["h2"].paused == ()
+    assert seen["h1"].counted == Machines(("g1", "g2", "g3"), ())
+    assert seen["h2"].machines == () and seen["h2"].counted == Machines((), ("g1",))
     assert seen["h2"].free_memory == 64 << 30  # what it takes there is counted by the plan
 
 
@@ -277,7 +281,7 @@ async def _seen(world: World, *hosts: str) -> list[Seen]:
 async def _seen_of(path: Path, *hosts: str) -> list[Seen]:
     book = inventory.load(path)
     async with hypervisors_of([book.host(host) for host in hosts]) as those:
-        return await fleet.look(those, 20.0)
+        return await fleet.look(those, 20.0, {})
 
 
 def test_a_machine_that_somebody_else_moves(world: World) -> None:
@@ -373,6 +377,12 @@ def _members(world: World, host: str) -> list[int]:
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason=f"{LIBRARY} is not built")
+async def _needs_its_bytes(world: World, host: str) -> None:
+    """A machine with a process needs what that one takes of a region."""
+    ((one,),) = [seen.machines for seen in await _seen(world, host)]
+    assert (one.processes, one.region_bytes) == (1, 256 << 10)
+
+
 def test_a_job_goes_together(world: World) -> None:
     """g1 and g3 hold one job, g2 another, and host h2 has no room for two."""
     _with_regions(world)
@@ -384,6 +394,7 @@ def test_a_job_goes_together(world: World) -> None:
         assert code == 0, text
         places = world.where()
         assert places == {"g1": "h3", "g3": "h3", "g2": "h2"}, text
+        asyncio.run(_needs_its_bytes(world, "h2"))
         end = time.monotonic() + 10
         for process, host in zip(processes, ("h3", "h3", "h2"), strict=True):
             while process.pid not in _members(world, host):

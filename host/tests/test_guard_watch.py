@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +16,7 @@ import pytest
 from ivc_host import paths
 from ivc_host.guard.engine import Guard, Snapshot
 from ivc_host.guard.journal import Journal
-from ivc_host.guard.plan import Rules
+from ivc_host.guard.plan import MachineView, Rules
 from ivc_host.guard.service import Listening, Service
 from ivc_host.guard.watch import watch
 from ivc_host.hypervisor.contract import Event, Hypervisor
@@ -83,7 +83,7 @@ class World:
         self.looks = 0
         self.stream = Stream()
 
-    async def look(self) -> Snapshot:
+    async def look(self, moving: Mapping[str, MachineView]) -> Snapshot:
         self.looks += 1
         return Snapshot((), ())
 

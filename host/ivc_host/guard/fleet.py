@@ -137,6 +137,7 @@ async def _found(
         description = await machine.describe()
         groups = guests.of_machine(present, _names(machine), machine.uuid)
         jobs = frozenset[str]().union(*(group.jobs for group in groups))
+        processes = sum(group.count for group in groups)
         view = MachineView(
             name,
             one.host.name,
@@ -145,7 +146,8 @@ async def _found(
             description.cpu_flags & host_flags,
             # Joined by `with_jobs` with those of other machines.
             job=" ".join(sorted(jobs)) or None,
-            processes=sum(group.count for group in groups),
+            processes=processes,
+            region_bytes=processes * room.BYTES_PER_MEMBER,
             busy=await _busy(machine, state),
         )
     finally:

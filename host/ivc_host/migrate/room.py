@@ -13,7 +13,7 @@ from ..hypervisor.faults import MigrateError
 from ..hypervisor.reach import Reach
 
 #: What a process needs to join and to have a small ring to each of a few peers.
-_BYTES_PER_MEMBER = 256 * 1024
+BYTES_PER_MEMBER = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ async def check(reach: Reach, path: str, members: int) -> Room:
             f" system has {room.available >> 20} MiB",
             hint="make room there, or a smaller region",
         )
-    need = members * _BYTES_PER_MEMBER
+    need = members * BYTES_PER_MEMBER
     if room.free_places < members or room.free_bytes < need:
         raise MigrateError(
             f"{where} has no room: {members} processes come, it has {room.free_places} places and"
