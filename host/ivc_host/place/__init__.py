@@ -1,1 +1,1 @@
-"""`ivc place`: on which hosts the ranks of a job should be: see docs/profile.md."""
+"""`ivc place`: on which hosts the ranks of a job, or its machines, should be: see docs/profile.md."""
