@@ -29,7 +29,7 @@ def run(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    timeout: float = 300.0,
+    timeout: float | None = 300.0,
     *,
     errors_apart: bool = False,
     session: bool = True,

@@ -149,15 +149,19 @@ def _reason(path: Path_, why: str, pairs: list[Pair], places: Mapping[int, str])
     return Reason(path, why, len(pairs), volume, len(together))
 
 
+def saving(savings: Savings, key: int) -> float:
+    """Of one message of a size class; one that was not measured saves what the nearest does."""
+    return savings[min(savings, key=lambda size: (abs(size - key), size))]
+
+
 def gain(profile: Profile, savings: Savings | None) -> Gain:
-    """If all that went by network went by memory. A size that was not measured saves what the nearest one does."""
+    """If all that went by network went by memory."""
     by_network = [pair.by("network") for pair in profile.between_ranks()]
     saved = None
     if savings:
         saved = 0.0
         for key, volume in profile.sizes.get("network", {}).items():
-            nearest = min(savings, key=lambda size: (abs(size - key), size))
-            saved += volume.messages * savings[nearest]
+            saved += volume.messages * saving(savings, key)
         saved /= max(1, len(profile.processes))
     return Gain(sum(one.bytes for one in by_network), sum(one.messages for one in by_network), saved)
 
