@@ -45,7 +45,7 @@ DetachTimeout = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print events as JSON, one a line.")]
 
 
-class _Words:
+class Words:
     """What the user's words mean: a machine, and the hosts that may be concerned."""
 
     def __init__(self, vm: str, path: Path | None, lab: str | None) -> None:
@@ -72,7 +72,7 @@ class _Words:
 
 
 @contextmanager
-def _telling(as_json: bool, interrupts: Interrupts) -> Iterator[show.Quiet]:
+def telling(as_json: bool, interrupts: Interrupts) -> Iterator[show.Quiet]:
     """What is told until the work is done, and if it fails."""
     tell = show.teller(as_json, interrupts.close)
     try:
@@ -111,7 +111,7 @@ def migrate(
     as_json: Json = False,
 ) -> None:
     """Move a virtual machine to another host while its MPI jobs run."""
-    words = _Words(vm, inventory_path, lab)
+    words = Words(vm, inventory_path, lab)
     if region is not None and registry.host_of(to) is None:
         raise UsageError(
             "--region goes with --to SOCKET or URI", hint="a host's is in the inventory"
@@ -119,16 +119,17 @@ def migrate(
     target = words.host(to, region)
 
     async def work(interrupts: Interrupts) -> None:
-        with _telling(as_json, interrupts) as tell:
-            await _migrate(words, at, target, guest, limits, tell)
+        with telling(as_json, interrupts) as tell:
+            await move(words, at, target, guest, limits, tell)
 
     limits = Limits(timeout, detach_timeout, stall)
     run(work)
 
 
-async def _migrate(
-    words: _Words, at: str | None, target: Host, guest: str | None, limits: Limits, tell: show.Quiet
+async def move(
+    words: Words, at: str | None, target: Host, guest: str | None, limits: Limits, tell: show.Quiet
 ) -> None:
+    """One migration, and what it took is told."""
     async with (
         words.machine(at, None, "a migration") as (here, machine),
         hypervisors_of([target]) as (there,),
@@ -168,7 +169,7 @@ def attach(
     lab: Lab = None,
 ) -> None:
     """Plug a host's region into a virtual machine; its MPI jobs find it by themselves."""
-    words = _Words(vm, inventory_path, lab)
+    words = Words(vm, inventory_path, lab)
 
     async def work(interrupts: Interrupts) -> None:
         del interrupts
@@ -213,12 +214,12 @@ def detach(
     as_json: Json = False,
 ) -> None:
     """Take the region away from a virtual machine; its MPI jobs go on over the network."""
-    words = _Words(vm, inventory_path, lab)
+    words = Words(vm, inventory_path, lab)
     limits = Limits(timeout, detach_timeout)
 
     async def work(interrupts: Interrupts) -> None:
         async with words.machine(at, region, "a detach") as (here, machine):
-            with _telling(as_json, interrupts) as tell:
+            with telling(as_json, interrupts) as tell:
                 departure = await _depart(here, machine, guest, limits, tell)
             if isinstance(tell, show.Events):
                 tell.emit("done", vm=vm, host=here.host.name, phases=departure.durations)
@@ -260,13 +261,13 @@ def save(
     as_json: Json = False,
 ) -> None:
     """Save a virtual machine to a file while its MPI jobs wait; load brings it back."""
-    words = _Words(vm, inventory_path, lab)
+    words = Words(vm, inventory_path, lab)
     limits = Limits(timeout, detach_timeout)
     _whole(file)
 
     async def work(interrupts: Interrupts) -> None:
         async with words.machine(at, None, "a save") as (here, machine):
-            with _telling(as_json, interrupts) as tell:
+            with telling(as_json, interrupts) as tell:
                 saved = await _save(here, machine, file, guest, limits, tell)
         if isinstance(tell, show.Events):
             tell.emit("done", **dataclasses.asdict(saved))
@@ -298,7 +299,7 @@ def load(
     lab: Lab = None,
 ) -> None:
     """Bring a saved virtual machine back, and give it the host's region."""
-    words = _Words(vm, inventory_path, lab)
+    words = Words(vm, inventory_path, lab)
     host = words.host(at)
     _whole(file)
 

@@ -15,6 +15,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        #: A signal has come, if only when it was too late.
+        self.asked = False
         self._task: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
@@ -25,6 +27,7 @@ class Interrupts:
                 loop.add_signal_handler(number, self._arrived, number)
 
     def _arrived(self, number: int) -> None:
+        self.asked = True
         if self._task is None:
             print("ivc: too late to go back; this ends in a moment", file=sys.stderr)
         elif self.number is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +17,7 @@ from rich.table import Table
 
 from .. import outputs
 from ..errors import UsageError
-from ..profile import measured, model
+from ..profile import figures, measured, model
 from ..profile.words import bytes_text, count_text, percent
 from . import advice, prove, ranks
 
@@ -53,24 +55,49 @@ def place(
     rounds: Annotated[
         int, typer.Option(min=prove.LEAST_ROUNDS, help="Of --prove: runs of either, after one that does not count.")
     ] = prove.LEAST_ROUNDS,
+    as_machines: Annotated[
+        bool, typer.Option("--machines", help="Say which virtual machine should move where, instead of ranks.")
+    ] = False,
+    inventory_path: Annotated[Path | None, typer.Option("--inventory", help="Of --machines: the file that lists the hosts.")] = None,
+    lab: Annotated[str | None, typer.Option(help="Of --machines: the inventory of that lab.")] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply/--dry-run", help="Of --machines: move them, one after the other; or only say what to do.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Say on which hosts the ranks of a job should be, so that little goes between hosts."""
+    """Say on which hosts the ranks of a job should be, or its machines, so that little goes between hosts."""
     outputs.check(rankfile, order)
+    of_ranks = {"--hosts": hosts_file, "--order": order, "--rankfile": rankfile, "--prove": prove_it}
+    of_machines = {"--inventory": inventory_path, "--lab": lab, "--apply": apply}
+    for name in (name for name, given in (of_ranks if as_machines else of_machines).items() if given):
+        raise UsageError(f"{name} is not for --machines" if as_machines else f"{name} is for --machines")
     if prove_it and not command:
         raise UsageError("--prove needs a command to run", hint="ivc place ... --prove -- mpiexec -n 4 ./program")
     if command and not prove_it:
         raise UsageError(f"what is {command[0]} for?", hint="a command goes with --prove")
-    if hosts_file is None:
-        raise UsageError("which hosts are there?", hint="name a file with --hosts")
     profile = model.load(profile_file)
     savings = measured.savings(measured_file) if measured_file else None
+    if as_machines:
+        _machines(profile, inventory_path, lab, by, savings, apply, as_json)
+    elif hosts_file is None:
+        raise UsageError("which hosts are there?", hint="name a file with --hosts, or an inventory with --machines")
+    else:
+        _ranks(profile, hosts_file, by, savings, rankfile, order, command or [], rounds, as_json)
+
+
+def _ranks(
+    profile: model.Profile, hosts_file: Path, by: ranks.What, savings: figures.Savings | None, rankfile: Path | None,
+    order: Path | None, command: list[str], rounds: int, as_json: bool,
+) -> None:  # fmt: skip
     plan = ranks.make(profile, hosts_file, by)
     if rankfile is not None:
         rankfile.write_text(ranks.rankfile(plan.proposed.guests))
     if order is not None:
         order.write_text(ranks.order(plan.proposed.guests))
-    advised = {side: advice.advise(profile, one.hosts, savings) for side, one in (("present", plan.present), ("proposed", plan.proposed))}
+    advised = {
+        "present": advice.advise(profile, plan.present.hosts, savings),
+        "proposed": advice.advise(profile, plan.proposed.hosts, savings),
+    }
     if not as_json:
         _show(plan, advised)
     with tempfile.TemporaryDirectory(prefix="ivc-place-") as folder:
@@ -118,19 +145,78 @@ def _as_dict(plan: ranks.Plan, advised: Advised) -> dict[str, object]:
 
 def _show(plan: ranks.Plan, advised: Advised) -> None:
     console = Console(highlight=False)
-    whole, sides = int(plan.traffic.sum()) or 1, ((plan.origin, plan.present), ("as proposed", plan.proposed))
-    text = bytes_text if plan.by == "bytes" else count_text
-    switched = plan.between_switches(plan.present) is not None
-    table = Table(title=f"{len(plan.traffic)} ranks, {plan.by} between hosts", title_justify="left")
-    for name in ("", plan.by, f"of all {plan.by}", *(["between switches"] if switched else [])):
-        table.add_column(name, justify="right" if name else "left")
-    for name, layout in sides:
-        cut, switches = plan.between(layout), plan.between_switches(layout)
-        table.add_row(name, text(cut), percent(cut / whole), *([] if switches is None else [text(switches)]))
-    console.print(table)
+    sides = [
+        Side(name, plan.between(layout), plan.between_switches(layout), advised[key])
+        for name, key, layout in ((plan.origin, "present", plan.present), ("as proposed", "proposed", plan.proposed))
+    ]
+    console.print(_table(f"{len(plan.traffic)} ranks", plan.by, int(plan.traffic.sum()), sides))
     for host, machine in enumerate(plan.machines):
         members = [str(rank) for rank, at in enumerate(plan.proposed.hosts) if at == host]
         more = f", and {len(members) - _OF_HOST} more" if len(members) > _OF_HOST else ""
         console.print(f"{escape(machine)}: {'ranks ' + ', '.join(members[:_OF_HOST]) + more if members else 'none'}", soft_wrap=True)
-    for (name, _), one in zip(sides, advised.values(), strict=True):
-        console.print(f"{name} {percent(one.share)} of the messages are between hosts: {one.text}", soft_wrap=True)
+    _show_paths(console, sides)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One placement, as it is told."""
+
+    name: str
+    #: Bytes, or messages.
+    between_hosts: int
+    #: None: there is one.
+    between_switches: int | None
+    path: advice.Advice
+
+
+def _table(what: str, by: ranks.What, sent: int, sides: Sequence[Side]) -> Table:
+    text = bytes_text if by == "bytes" else count_text
+    switched = any(side.between_switches is not None for side in sides)
+    table = Table(title=f"{what}, {by} between hosts", title_justify="left")
+    for name in ("", by, f"of all {by}", *(["between switches"] if switched else [])):
+        table.add_column(name, justify="right" if name else "left")
+    for side in sides:
+        more = [] if side.between_switches is None else [text(side.between_switches)]
+        table.add_row(side.name, text(side.between_hosts), percent(side.between_hosts / (sent or 1)), *more)
+    return table
+
+
+def _show_paths(console: Console, sides: Sequence[Side]) -> None:
+    for side in sides:
+        share = percent(side.path.share)
+        console.print(f"{side.name} {share} of the messages are between hosts: {side.path.text}", soft_wrap=True)
+
+
+def _machines(
+    profile: model.Profile, path: Path | None, lab: str | None, by: ranks.What, savings: figures.Savings | None,
+    apply: bool, as_json: bool,
+) -> None:  # fmt: skip
+    from . import machines  # what it loads to ask hypervisors, placing ranks does without
+
+    book = machines.Book.chosen(path, lab)
+    plan = machines.make(profile, book, by)
+    world = plan.world
+    sides = [
+        Side(name, plan.between(at), None, advice.advise(profile, plan.of_ranks(profile, at), savings))
+        for name, at in (("as it is", world.present), ("as proposed", plan.proposed))
+    ]
+    if as_json:
+        hosts = [{name: world.hosts[host] for name, host in zip(world.machines, at, strict=True)} for at in (world.present, plan.proposed)]
+        present, proposed = (
+            {"hosts": at, "between_hosts": side.between_hosts, "path": side.path.as_dict()} for at, side in zip(hosts, sides, strict=True)
+        )
+        moves = [asdict(move) | {"command": move.command(book)} for move in plan.moves]
+        told = {"by": by, "sent": int(plan.traffic.sum()), "present": present, "proposed": proposed, "moves": moves}
+        print(json.dumps(told | {"stuck": str(plan.stuck) if plan.stuck else None}), flush=True)  # a line: those of the moves follow
+    else:
+        console = Console(highlight=False)
+        console.print(_table(f"{len(world.machines)} machines", by, int(plan.traffic.sum()), sides))
+        _show_paths(console, sides)
+        for move in plan.moves:
+            console.print(escape(move.command(book)), soft_wrap=True)
+        if plan.proposed == world.present:
+            console.print("nothing to move: as it is is the best that was found")
+    if plan.stuck is not None:
+        raise plan.stuck
+    if apply:
+        machines.apply(plan, book, as_json)
