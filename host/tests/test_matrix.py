@@ -134,7 +134,7 @@ def _points_to(link: Path, folder: str) -> bool:
 
 
 def test_a_job_here_is_on_hosts_by_name(here_ground: here.Here) -> None:
-    words = [mpis._AS_HOST, "-x", "host-1", "hostname;", "hostname", "-i;", "echo", "$WHAT"]
+    words = [mpis.AS_HOST, "-x", "host-1", "hostname;", "hostname", "-i;", "echo", "$WHAT"]
     job = here_ground.run(words, {"WHAT": "ever"}, 60)
     assert (job.code, job.said.split()) == (0, ["host-1", "127.0.1.2", "ever"])
     assert here_ground.run(["sh", "-c", "exit 7"], {}, 60).code == 7

@@ -22,7 +22,7 @@ from .wheels import Environment
 IVC, OWN = "ivc", "own"
 
 #: In place of ssh, where guests are names of this machine.
-_AS_HOST = str(Path(__file__).with_name("as-host.sh"))
+AS_HOST = str(Path(__file__).with_name("as-host.sh"))
 
 #: The words before the program, and the environment.
 Command = tuple[list[str], dict[str, str]]
@@ -49,7 +49,7 @@ def _mpich(way: str, env: Environment, guests: Sequence[str], ranks: int, here: 
     # From 4.3 on the wheels have ucx as well, and would choose it.
     settings = {"MPIR_CVAR_CH4_NETMOD": "ofi", **_library(env), **_fabric(way)}
     if here:
-        start += ["-launcher-exec", _AS_HOST]
+        start += ["-launcher-exec", AS_HOST]
         settings["MPIR_CVAR_NOLOCAL"] = "1"
     return [*start, *_hydra_words(guests, ranks)], settings
 
@@ -61,7 +61,7 @@ def _intel(way: str, env: Environment, guests: Sequence[str], ranks: int, here: 
     settings["I_MPI_FABRICS"] = "ofi"
     # Its libfabric has its providers as files, and loses them when only ours are named.
     ours = f"{paths.provider()}:" if way == IVC else ""
-    start += ["-bootstrap-exec", _AS_HOST] if here else []
+    start += ["-bootstrap-exec", AS_HOST] if here else []
     settings["FI_PROVIDER_PATH"] = f"{ours}{env.lib}"
     return [*start, *_hydra_words(guests, ranks)], settings
 
@@ -100,8 +100,8 @@ def _components() -> str:
 _DEBIAN = {"osc": "^ucx"}
 _TCP = {"pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": "lo"}
 #: The same for what starts it: Open MPI 4.1's name of the parameter, and 5.0's.
-_LAUNCH = {"plm_rsh_agent": _AS_HOST, "oob_tcp_if_include": "lo", **_YIELD}
-_LAUNCH_5 = {"plm_ssh_agent": _AS_HOST, **_YIELD}
+_LAUNCH = {"plm_rsh_agent": AS_HOST, "oob_tcp_if_include": "lo", **_YIELD}
+_LAUNCH_5 = {"plm_ssh_agent": AS_HOST, **_YIELD}
 _PLUGIN = {"pml": "ob1", "btl": "ivc,tcp,self"}
 _BTL_OFI = {"pml": "ob1", "btl": "ofi,self", "btl_ofi_mode": "2"}
 #: What libfabric puts together for messages to anybody over TCP.

@@ -17,6 +17,7 @@ from .. import openmpi, paths
 from ..errors import MissingError
 from . import profile
 from .part import Run, SkipPart
+from .placed import placed
 from .profiled import profiled
 
 _STATS = re.compile(
@@ -614,6 +615,7 @@ def host(run: Run) -> None:
         _whole(run, where)
         _crowded(run, where)
         profiled(run, program("integrity"), environment(str(where)))
+        placed(run)
         _free_lists(run, where)
         _looks(run, where)
         _required(run, where)
