@@ -38,14 +38,18 @@ class Advice:
             of = "" if self.of_time is None else f", {percent(self.of_time)} of its time,"
             return f"by measurement they cost a rank {seconds_text(self.seconds)}{of} that memory does not: no path gains more"
         if self.share < _LITTLE:
-            return f"by rule of thumb the bridge does: they are less than {percent(_LITTLE)}"
+            return f"by rule of thumb a bridge does, below {_round(_LITTLE)}"
         if self.share < _MUCH:
-            return f"between {percent(_LITTLE)} and {percent(_MUCH)} the rule of thumb says nothing: measure (--measured)"
-        return f"by rule of thumb a direct path is worth {percent(_WORTH)}: they are {percent(_MUCH)} or more"
+            return f"between {_round(_LITTLE)} and {_round(_MUCH)} the rule of thumb says nothing: measure (--measured)"
+        return f"by rule of thumb a direct path makes it {_round(_WORTH)} faster, from {_round(_MUCH)} on"
 
     def as_dict(self) -> dict[str, object]:
         return {"messages_between_hosts": self.share, "basis": self.basis, "seconds": self.seconds, "of_time": self.of_time,
                 "text": self.text}  # fmt: skip
+
+
+def _round(part: float) -> str:
+    return f"{100 * part:.0f} %"
 
 
 def advise(profile: Profile, placement: Sequence[int], savings: figures.Savings | None) -> Advice:

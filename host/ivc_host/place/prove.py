@@ -140,7 +140,7 @@ def _verdict(found: stats.Comparison) -> str:
     effect = f"before / after {found.median:.3f}"
     if found.interval is None or found.p is None:
         return f"{found.verdict(_BEFORE, _AFTER)}: {effect}"
-    least = "" if found.resolvable is None else f"; {100 * found.resolvable:.1f} % would have been seen"
+    least = "" if found.resolvable is None else f"; a difference of {100 * found.resolvable:.1f} % would have been seen"
     often = "" if found.larger is None else f", after shorter in {100 * found.larger.share:.0f} % of the rounds"
     return (
         f"{found.verdict(_BEFORE, _AFTER)}: {effect}, {100 * stats.LEVEL:.0f} % interval {found.interval.low:.3f} .."

@@ -41,14 +41,14 @@ class Plan:
     def machines(self) -> list[str]:
         return _machines(self.places)
 
-    def between(self, layout: Layout) -> int:
+    def between(self, placement: solve.Placement) -> int:
         """What goes between hosts."""
-        return solve.cut(self.traffic + self.traffic.T, layout.hosts)
+        return solve.cut(self.traffic + self.traffic.T, placement)
 
-    def between_switches(self, layout: Layout) -> int | None:
+    def between_switches(self, placement: solve.Placement) -> int | None:
         """The same of switches; None: there is one."""
         of = _switches(self.places)
-        return solve.cut(self.traffic + self.traffic.T, [of[host] for host in layout.hosts]) if len(set(of)) > 1 else None
+        return solve.cut(self.traffic + self.traffic.T, [of[host] for host in placement]) if len(set(of)) > 1 else None
 
 
 def make(profile: model.Profile, hosts_file: Path, by: What) -> Plan:
