@@ -196,6 +196,21 @@ def test_words_that_do_not_go_together(folder: Path, more: Sequence[str], words:
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_profiles_with_little_in_them(folder: Path) -> None:
+    world = World(folder, FULL, APART)
+    model.save(model.Profile(size=2, processes=[], pairs=[]), folder / "p.json")
+    done = world.ivc()
+    assert done.returncode == 2 and re.fullmatch(r"ivc: the profile does not say in which guests [^\n]*\n", done.stderr)
+    one = [model.Process(rank=0, host="g1", pid=1)]  # of two ranks: one was killed, and sent something
+    pair = model.Pair(sender=1, receiver=0, sent={"network": model.Volume(messages=1, bytes=9)})
+    model.save(model.Profile(size=2, processes=one, pairs=[pair]), folder / "p.json")
+    done = world.ivc()
+    assert done.returncode == 0 and "nothing to move" in done.stdout, done.stderr
+    model.save(model.Profile(size=1, processes=[model.Process(rank=0, host="g9", pid=1)], pairs=[]), folder / "p.json")
+    done = world.ivc()
+    assert done.returncode == 2 and "the job had ranks in g9, and no host of" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_apply_is_for_machines(folder: Path) -> None:
     World(folder, FULL, APART)
     words = [sys.executable, "-m", "ivc_host", "place", str(folder / "p.json"), "--hosts", "x", "--apply"]

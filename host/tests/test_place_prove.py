@@ -157,7 +157,7 @@ def test_no_difference_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert proof.comparison is not None and proof.comparison.outcome is stats.Outcome.NONE
     proof.show(Console(width=200))
     told = capsys.readouterr().out
-    assert "predicted: 250 ms less; measured: 0 us less" in told and "no difference: before / after" in told and "p = " in told
+    assert "predicted: 250 ms less; measured: 0 us less, 0 of what was predicted" in told and "no difference: before / after" in told and "p = " in told
 
 
 def test_the_rule_and_what_replaces_it(tmp_path: Path) -> None:

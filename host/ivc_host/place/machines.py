@@ -119,6 +119,8 @@ async def _look(book: Inventory) -> list[Seen]:
 
 def _world(profile: model.Profile, book: Inventory, seen: Sequence[Seen]) -> World:
     guests = sorted({one.host for one in profile.processes})
+    if not guests:
+        raise UsageError("the profile does not say in which guests its ranks were", hint="profile the job again")
     views = [_view(name, book, seen) for name in guests]
     hosts = [one.name for one in seen]
     present = [hosts.index(view.host) for view in views]

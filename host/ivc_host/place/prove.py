@@ -128,7 +128,8 @@ class Proof:
             table.add_row(side, *map(seconds_text, (one.median, one.min, one.max)))
         console.print(table)
         predicted = "not known in seconds (--measured)" if self.predicted is None else _saving(self.predicted)
-        console.print(f"predicted: {predicted}; measured: {_saving(saved)}", soft_wrap=True)
+        of_it = f", {saved / self.predicted:.2g} of what was predicted" if self.predicted else ""
+        console.print(f"predicted: {predicted}; measured: {_saving(saved)}{of_it}", soft_wrap=True)
         console.print(_verdict(found), soft_wrap=True)
 
 
