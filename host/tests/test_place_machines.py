@@ -164,8 +164,9 @@ def test_ctrl_c_that_came_too_late_for_a_move(folder: Path) -> None:
     book = machines.Book.chosen(folder / "hosts.toml", None)
     interrupts = Interrupts()
     interrupts._arrived(signal.SIGINT)  # nothing watches: it is too late
-    with pytest.raises(MigrateError, match="interrupted"):
+    with pytest.raises(MigrateError, match="interrupted") as fault:
         asyncio.run(machines._do(machines.Move("g1", "a", "b"), book, False, interrupts))
+    assert fault.value.exit_code == 130
     assert world.where() == APART
 
 

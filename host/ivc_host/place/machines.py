@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,11 +221,17 @@ def apply(plan: Plan, book: Book, as_json: bool) -> None:
 
 async def _do(move: Move, book: Book, as_json: bool, interrupts: Interrupts) -> None:
     if interrupts.asked:  # when it was too late for the move before
-        raise MigrateError("interrupted")
+        raise _interrupted()
     interrupts.watch()
     words = migrate.Words(move.machine, book.path, book.lab)
     with migrate.telling(as_json, interrupts) as tell:
         await migrate.move(words, None, book.inventory.host(move.target), None, Limits(), tell)
+
+
+def _interrupted() -> MigrateError:
+    error = MigrateError("interrupted")
+    error.exit_code = 128 + signal.SIGINT
+    return error
 
 
 def _stopped(plan: Plan, book: Book, done: Sequence[Move], fault: BaseException) -> MigrateError:
