@@ -115,6 +115,14 @@ def test_machines_that_differ(seed: int) -> None:
     assert least(weights, limits) == solve.cost(weights, found.placement, limits.distance)
 
 
+def test_nothing_is_known_of_their_size() -> None:
+    """They stay where they may be, and no host has room for one that needs some."""
+    traffic = np.ones((3, 3), dtype=np.int64)
+    nothing, may = np.zeros((3, 2), dtype=np.int64), np.array([[True, False], [False, True], [False, True]])
+    limits = solve.Limits(nothing, nothing[:2], may, (0, 0))
+    assert solve.solve(traffic, limits, [0, 1, 1]).placement == [0, 1, 1]
+
+
 def test_few_move_among_equals() -> None:
     """The groups are right, and their hosts are the other way round: nobody moves."""
     traffic = np.zeros((4, 4), dtype=np.int64)

@@ -101,7 +101,7 @@ def _beginnings(weights: Any, limits: Limits, present: Placement) -> Iterator[Pl
     ranks = len(present)
     yield list(present)
     random = np.random.default_rng(_SEED)
-    slots = limits.capacity[:, 0] / max(1, limits.capacity[:, 0].sum())
+    slots = (limits.capacity[:, 0] + 1) / (limits.capacity[:, 0] + 1).sum()  # by chance anywhere, where there is room most of all
     wishes = [[0] * ranks, _scotch(weights, limits)]
     if ranks <= _RANDOM_RANKS:
         wishes += [list(random.choice(len(slots), size=ranks, p=slots)) for _ in range(min(_RANDOM, _RANDOM_WORK // ranks))]
