@@ -1,16 +1,18 @@
 /*
- * Three kernels that communicate a lot, as programs do:
+ * Kernels that communicate a lot, as programs do:
  *
  *     halo        Jacobi iterations on a square per rank; edges go to four neighbours, the residual to
  *                 all at every tenth step
  *     transpose   a square matrix by rows becomes one by columns: all-to-all
  *     sparse      sum of sparse vectors, by recursive doubling: each rank ends with all of it
+ *     advection   of a box of cells that a grid of processes divides: faces go to the next rank (kernel_advection.c)
+ *     graph       each rank sends to random others (kernel_graph.c)
  *
  * Every result is checked: the transposed of the transposed is what it was, the sparse sum has the
  * entries that it must have, and what the Jacobi iterations lead to is printed (`check`), the same with
  * every transport.  Runs under any MPI.
  */
-#include "sample.h"
+#include "kernels.h"
 
 #include <mpi.h>
 
@@ -20,42 +22,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int rank, ranks;
+int rank, ranks;
 
-static struct {
-    const char *tests;
-    size_t side, matrix, length, entries, steps;
-} options = { "halo,transpose,sparse", 256, 512, 1 << 20, 8192, 500 };
+struct kernel_options options = {
+    .tests = "halo,transpose,sparse", .side = 256, .matrix = 512, .length = 1 << 20, .entries = 8192, .steps = 500,
+    .degree = 3, .seed = 1, .grid = { 96, 96, 96 },
+};
 
-static void fail(const char *what)
+void kernel_fail(const char *what)
 {
     fprintf(stderr, "bench_kernels: rank %d: %s\n", rank, what);
     MPI_Abort(MPI_COMM_WORLD, 1);
     exit(1);
 }
 
-static void *need(size_t n, size_t size)
+void *kernel_need(size_t n, size_t size)
 {
     void *memory = calloc(n, size);
 
     if (!memory)
-        fail("out of memory");
+        kernel_fail("out of memory");
     return memory;
 }
 
-/* Collective: `us` is that of all steps. */
-static void print(const char *test, size_t bytes, double us, double check)
+void kernel_print(const char *test, size_t bytes, double us, double check, const char *more)
 {
     struct bench_result result = { .program = "bench_kernels", .test = test, .bytes = bytes,
                                    .ranks = (unsigned)ranks, .batch = options.steps };
-    char extra[64];
+    char extra[256];
     double longest;
 
     MPI_Reduce(&us, &longest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
     if (rank != 0)
         return;
     result.mean_us = longest / (double)options.steps;
-    snprintf(extra, sizeof extra, ",\"check\":%.17g", check);
+    snprintf(extra, sizeof extra, ",\"check\":%.17g%s", check, more);
     result.extra = extra;
     bench_result_print(&result, NULL);
 }
@@ -116,8 +117,8 @@ static void halo(void)
     MPI_Cart_shift(f.comm, 1, 1, &f.left, &f.right);
     MPI_Type_vector((int)f.side, 1, (int)f.width, MPI_DOUBLE, &f.column);
     MPI_Type_commit(&f.column);
-    f.now = need(f.width * f.width, sizeof(double));
-    f.next = need(f.width * f.width, sizeof(double));
+    f.now = kernel_need(f.width * f.width, sizeof(double));
+    f.next = kernel_need(f.width * f.width, sizeof(double));
     for (size_t i = 0; i < f.width * f.width; i++)
         f.now[i] = f.next[i] = (double)((i * 2654435761u + (size_t)rank * 40503u) % 1024);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -133,7 +134,7 @@ static void halo(void)
         for (size_t x = 1; x <= f.side; x++)
             sum += f.now[y * f.width + x];
     MPI_Reduce(&sum, &all, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-    print("halo", f.side * sizeof(double), mine, rank == 0 ? all + change : 0);
+    kernel_print("halo", f.side * sizeof(double), mine, rank == 0 ? all + change : 0, "");
     free(f.now);
     free(f.next);
     MPI_Type_free(&f.column);
@@ -165,8 +166,8 @@ static void transposes(void)
 {
     size_t n = options.matrix / (size_t)ranks * (size_t)ranks, rows = n / (size_t)ranks;
     size_t first = (size_t)rank * rows;
-    double *a = need(rows * n, sizeof *a), *b = need(rows * n, sizeof *b);
-    double *packed = need(rows * n, sizeof *packed), *got = need(rows * n, sizeof *got);
+    double *a = kernel_need(rows * n, sizeof *a), *b = kernel_need(rows * n, sizeof *b);
+    double *packed = kernel_need(rows * n, sizeof *packed), *got = kernel_need(rows * n, sizeof *got);
     uint64_t start;
     double us;
 
@@ -186,8 +187,8 @@ static void transposes(void)
     for (size_t y = 0; y < rows; y++)
         for (size_t x = 0; x < n; x++)
             if (a[y * n + x] != (options.steps % 2 ? entry(x, first + y) : entry(first + y, x)))
-                fail("transpose: an entry is not where it belongs");
-    print("transpose", rows * rows * sizeof(double), us, (double)n);
+                kernel_fail("transpose: an entry is not where it belongs");
+    kernel_print("transpose", rows * rows * sizeof(double), us, (double)n, "");
     free(a);
     free(b);
     free(packed);
@@ -239,14 +240,14 @@ static double sum_of(const struct pair *pairs, size_t n)
 static void sparse(void)
 {
     size_t most = options.entries * (size_t)ranks, n = 0;
-    struct pair *own = need(most, sizeof *own), *others = need(most, sizeof *own);
-    struct pair *both = need(most, sizeof *own);
+    struct pair *own = kernel_need(most, sizeof *own), *others = kernel_need(most, sizeof *own);
+    struct pair *both = kernel_need(most, sizeof *own);
     double per_entry = 0.5 * ranks * (ranks + 1);
     uint64_t start;
     double us;
 
     if (ranks & (ranks - 1))
-        fail("sparse: the number of ranks must be a power of two");
+        kernel_fail("sparse: the number of ranks must be a power of two");
     MPI_Barrier(MPI_COMM_WORLD);
     start = bench_ticks();
     for (size_t step = 0; step < options.steps; step++) {
@@ -266,8 +267,8 @@ static void sparse(void)
     }
     us = bench_ticks_us(bench_ticks() - start);
     if (fabs(sum_of(own, n) - per_entry * (double)options.entries) > 0.5)
-        fail("sparse: the sum is wrong");
-    print("sparse", options.entries * sizeof(struct pair), us, (double)n);
+        kernel_fail("sparse: the sum is wrong");
+    kernel_print("sparse", options.entries * sizeof(struct pair), us, (double)n, "");
     free(own);
     free(others);
     free(both);
@@ -276,10 +277,26 @@ static void sparse(void)
 static int usage(int code)
 {
     fprintf(code ? stderr : stdout,
-            "Usage: bench_kernels [--test halo,transpose,sparse] [--steps N]\n"
+            "Usage: bench_kernels [--test halo,transpose,sparse,advection,graph] [--steps N]\n"
             "                     [--side N] [--matrix N] [--length N] [--entries N]\n"
+            "                     [--grid X,Y,Z] [--processes PX,PY,PZ] (advection)\n"
+            "                     [--degree N] [--seed N] (graph; a message has up to --entries numbers)\n"
             "Run it under mpirun. One JSON line per kernel; times are of one step.\n");
     return code;
+}
+
+static int parse_three(const char *text, size_t ret_sizes[3])
+{
+    size_t found[3];
+
+    if (bench_parse_sizes(text, found, 3) != 3)
+        return -1;
+    for (int i = 0; i < 3; i++) {
+        if (found[i] < 1 || found[i] > 1u << 14)
+            return -1;
+        ret_sizes[i] = found[i];
+    }
+    return 0;
 }
 
 static int parse(int argc, char **argv)
@@ -288,12 +305,15 @@ static int parse(int argc, char **argv)
         { "test", required_argument, NULL, 't' }, { "steps", required_argument, NULL, 's' },
         { "side", required_argument, NULL, 'd' }, { "matrix", required_argument, NULL, 'm' },
         { "length", required_argument, NULL, 'l' }, { "entries", required_argument, NULL, 'e' },
+        { "grid", required_argument, NULL, 'g' }, { "processes", required_argument, NULL, 'p' },
+        { "degree", required_argument, NULL, 'k' }, { "seed", required_argument, NULL, 'r' },
         { "help", no_argument, NULL, 'h' }, { 0 },
     };
     const struct { int letter; size_t *value; size_t most; } numbers[] = {
         { 's', &options.steps, 1u << 30 }, { 'd', &options.side, 1u << 14 },
         { 'm', &options.matrix, 1u << 14 }, { 'l', &options.length, 1u << 30 },
-        { 'e', &options.entries, 1u << 24 },
+        { 'e', &options.entries, 1u << 24 }, { 'k', &options.degree, 1u << 16 },
+        { 'r', &options.seed, 1u << 30 },
     };
     int c;
 
@@ -304,6 +324,11 @@ static int parse(int argc, char **argv)
             exit(usage(0));
         if (c == 't') {
             options.tests = optarg;
+            continue;
+        }
+        if (c == 'g' || c == 'p') {
+            if (parse_three(optarg, c == 'g' ? options.grid : options.processes) < 0)
+                return -1;
             continue;
         }
         while (i < sizeof numbers / sizeof *numbers && numbers[i].letter != c)
@@ -329,6 +354,10 @@ int main(int argc, char **argv)
         transposes();
     if (bench_list_has(options.tests, "sparse"))
         sparse();
+    if (bench_list_has(options.tests, "advection"))
+        kernel_advection();
+    if (bench_list_has(options.tests, "graph"))
+        kernel_graph();
     MPI_Finalize();
     return 0;
 }
