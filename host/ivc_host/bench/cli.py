@@ -22,6 +22,7 @@ from ..errors import UsageError
 from ..lab import lab as labs
 from ..lab.cli import parse_size
 from . import (
+    advection,
     apps,
     floor,
     gate,
@@ -319,6 +320,53 @@ def apps_command(
 
     data = {"guests": guests, "hypervisor": hypervisor, **measured.as_dict()}
     console.print(_files(output, "ivc-apps-1", described, data, draw))
+
+
+@app.command("paths")
+def paths_command(
+    processes: Annotated[
+        str | None,
+        typer.Option(help="Grids of processes, such as 4x2x2, and numbers of which all grids are taken (default: 2,4,8,16)."),
+    ] = None,
+    cells: Annotated[
+        str | None, typer.Option(help="Cells of the box (default: 96x96x96).")
+    ] = None,
+    n_steps: Annotated[int | None, typer.Option("--steps", min=2, help="Steps (default: 96).")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="How often the paths take turns (default: 3).")
+    ] = None,
+    hosts: Annotated[int, typer.Option(min=2, max=16, help="So many hosts; with --lab those of the lab.")] = 2,
+    lab: Annotated[str | None, typer.Option(help="Run in the guests of this lab.")] = None,
+    cpus: Cpus = None,
+    output: Annotated[
+        Path, typer.Option(help="Where to write: this name with .json and .png.")
+    ] = Path("ivc-bench-paths"),
+    quick: Annotated[bool, typer.Option("--quick", help="Up to 8 ranks, fewer cells, steps and rounds, if not said.")] = False,
+) -> None:
+    """Data paths and placements: advection by grids of processes on several hosts, memory against network."""
+    program = advection.Program(
+        advection.three(cells or ("48x48x48" if quick else "96x96x96")), n_steps or (24 if quick else 96)
+    )
+    grids = advection.chosen(processes or ("2,4,8" if quick else "2,4,8,16"))
+    program.check(grids)
+    _check_files(output)
+    pair = processors.choose(cpus)
+    with ExitStack() as stack:
+        where, host = advection.ground(labs.attach(lab) if lab else None, hosts, pair, stack)
+        steps = stack.enter_context(Steps(len(grids)))
+        measured = advection.measure(where, host, program, grids, rounds or (1 if quick else 3), pair, steps)
+    from . import advection_report  # half a second to import
+
+    console = Console()
+    console.print(advection_report.table(measured))
+    console.print(f"{advection_report.CAPTION}\n{report.CAPTION}", highlight=False)
+    console.print(report.state_line(measured.session.samples))
+    described = machine.describe()
+
+    def draw(path: Path) -> None:
+        advection_report.draw(path, measured, f"{where.label}: {machine.line(described)}")
+
+    console.print(_files(output, "ivc-bench-paths-1", described, {"place": where.label, **measured.as_dict()}, draw))
 
 
 @app.command("wake")

@@ -64,12 +64,12 @@ def table(
         for side in others:
             both = [figure_text(found[s, size]) for s in (side, reference) if (s, size) in found]
             one = compared.get((test, side, size))
-            cells.append(_ratio_cell(both[0], both[1], one) if len(both) == 2 and one else "-")
+            cells.append(ratio_cell(both[0], both[1], one) if len(both) == 2 and one else "-")
         out.add_row(size_text(size), *cells)
     return out
 
 
-def _ratio_cell(ours: str, reference: str, one: Ratio) -> str:
+def ratio_cell(ours: str, reference: str, one: Ratio) -> str:
     """The quotient of two figures of the row; in brackets the interval of the rounds' ratio, with their median where it
     is another; and whether there is a difference."""
     quotient = quotient_text(*(text.splitlines()[0] for text in (ours, reference)))
@@ -169,7 +169,7 @@ def apps_table(results: apps.Results) -> Table:
             share = statistics.median(results.values(side, part, "share"))
             found = compared.get((part, side, apps.SIZE))
             if side != apps.NATIVE:
-                cell = _ratio_cell(text, medians[apps.NATIVE], found) if found else "no comparable round"
+                cell = ratio_cell(text, medians[apps.NATIVE], found) if found else "no comparable round"
                 text += "\n" + cell.replace("\n", " ")
             cells.append(f"{text} [{share:.0%}]".replace("[", "\\["))
         out.add_row(part, *cells)
