@@ -270,10 +270,7 @@ void profile_count_end(void)
     if (!profile_count_is_on())
         return;
     ivc_store_relaxed(&profile.on, 0);      /* no other call of MPI is under way in MPI_Finalize() */
-    pthread_mutex_lock(&profile.lock);
-    profile.stop = true;
-    pthread_cond_signal(&profile.wake);
-    pthread_mutex_unlock(&profile.lock);
+    ivc_set_flag(&profile.wake, &profile.lock, &profile.stop);
     pthread_join(profile.thread, NULL);
     ivc_stats_file_end(&profile.file);
 }

@@ -215,3 +215,11 @@ bool ivc_wait_for_flag(pthread_cond_t *cond, pthread_mutex_t *lock, const bool *
     pthread_mutex_unlock(lock);
     return set;
 }
+
+void ivc_set_flag(pthread_cond_t *cond, pthread_mutex_t *lock, bool *flag)
+{
+    pthread_mutex_lock(lock);
+    *flag = true;
+    pthread_cond_signal(cond);
+    pthread_mutex_unlock(lock);
+}

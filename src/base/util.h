@@ -110,6 +110,8 @@ void ivc_cond_init(pthread_cond_t *cond);
 /* Sleeps for `ms`, or until the flag is set and the condition signalled, both under `lock`; what the
  * flag is then.  For threads that look at something now and then and are told to end. */
 bool ivc_wait_for_flag(pthread_cond_t *cond, pthread_mutex_t *lock, const bool *flag, unsigned ms);
+/* Sets it, and wakes the one that waits for it. */
+void ivc_set_flag(pthread_cond_t *cond, pthread_mutex_t *lock, bool *flag);
 
 /* 64 random bits, never 0. */
 uint64_t ivc_random_id(void);

@@ -434,10 +434,7 @@ void ivc_helper_stop(struct ivc_endpoint *endpoint)
 
     if (!helper)
         return;
-    pthread_mutex_lock(&helper->lock);
-    helper->stop = true;
-    pthread_cond_signal(&helper->wake);
-    pthread_mutex_unlock(&helper->lock);
+    ivc_set_flag(&helper->wake, &helper->lock, &helper->stop);
     pthread_join(helper->thread, NULL);
     pthread_mutex_destroy(&helper->lock);
     pthread_cond_destroy(&helper->wake);

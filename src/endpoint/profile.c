@@ -209,14 +209,20 @@ static void put_why(FILE *to, const struct ivc_profile *profile, const struct iv
     ivc_stats_put_string(to, text);
 }
 
+static void put_rank(FILE *to, bool has_rank, uint32_t rank)
+{
+    fputs(", \"rank\": ", to);
+    if (has_rank)
+        fprintf(to, "%" PRIu32, rank);
+    else
+        fputs("null", to);
+}
+
 static void put_peer(FILE *to, const struct ivc_profile *profile, const struct ivc_peer *peer,
                      const struct ivc_traffic *traffic)
 {
-    fprintf(to, "{\"endpoint\": \"%016" PRIx64 "\", \"rank\": ", ivc_peer_id(peer));
-    if (traffic->has_rank)
-        fprintf(to, "%" PRIu32, traffic->rank);
-    else
-        fputs("null", to);
+    fprintf(to, "{\"endpoint\": \"%016" PRIx64 "\"", ivc_peer_id(peer));
+    put_rank(to, traffic->has_rank, traffic->rank);
     fputs(", \"host\": ", to);
     ivc_stats_put_string(to, traffic->host);
     fprintf(to, ", \"path\": \"%s\", \"why\": ", path_names[traffic->path]);
@@ -346,7 +352,8 @@ static int file_open(struct ivc_profile *profile)
 {
     struct ivc_endpoint *endpoint = profile->endpoint;
     struct ivc_stats_line head;
-    uint32_t rank;
+    uint32_t rank = 0;
+    bool has_rank = ivc_launcher_rank(&rank);
 
     if (!ivc_stats_line_begin(&head))
         return ivc_error_set(-ENOMEM, "profile: out of memory");
@@ -356,11 +363,7 @@ static int file_open(struct ivc_profile *profile)
     ivc_endpoint_lock(endpoint);
     ivc_stats_put_string(head.to, endpoint->home.region ? endpoint->home.info.uuid : NULL);
     ivc_endpoint_unlock(endpoint);
-    fputs(", \"rank\": ", head.to);
-    if (ivc_launcher_rank(&rank))
-        fprintf(head.to, "%" PRIu32, rank);
-    else
-        fputs("null", head.to);
+    put_rank(head.to, has_rank, rank);
     return ivc_stats_file_open(&profile->file, ".jsonl", true, &head);
 }
 
@@ -410,10 +413,7 @@ void ivc_profile_close(struct ivc_profile *profile)
 {
     if (!profile)
         return;
-    pthread_mutex_lock(&profile->lock);
-    profile->stop = true;
-    pthread_cond_signal(&profile->wake);
-    pthread_mutex_unlock(&profile->lock);
+    ivc_set_flag(&profile->wake, &profile->lock, &profile->stop);
     pthread_join(profile->thread, NULL);
     profile_free(profile);
 }

@@ -390,10 +390,7 @@ void ivc_wait_free(struct ivc_endpoint *endpoint)
 
     if (!watcher)
         return;
-    pthread_mutex_lock(&watcher->lock);
-    watcher->stop = true;
-    pthread_cond_signal(&watcher->changed);
-    pthread_mutex_unlock(&watcher->lock);
+    ivc_set_flag(&watcher->changed, &watcher->lock, &watcher->stop);
     ivc_endpoint_rouse(endpoint);
     pthread_join(watcher->thread, NULL);
     close(watcher->event);

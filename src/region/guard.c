@@ -122,10 +122,7 @@ void ivc_guard_stop(struct ivc_region *region)
 {
     if (!region->guard_runs)
         return;
-    pthread_mutex_lock(&region->lock);
-    region->guard_stop = true;
-    pthread_cond_signal(&region->guard_wake);
-    pthread_mutex_unlock(&region->lock);
+    ivc_set_flag(&region->guard_wake, &region->lock, &region->guard_stop);
     pthread_join(region->guard, NULL);
     region->guard_runs = false;
 }
