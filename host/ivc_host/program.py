@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 #: How long one that is to end may take for that; mpirun ends its ranks.
 _GRACE = 5.0
@@ -51,21 +52,21 @@ def run(
         said, errors = child.communicate(timeout=timeout)
         code: int | None = child.returncode
     except subprocess.TimeoutExpired:
-        _end(child, session)
+        end(child, session)
         said, errors = child.communicate()
         code = None
     except BaseException:
-        _end(child, session)
+        end(child, session)
         raise
     return Ended(code, said, errors or "")
 
 
-def _end(child: subprocess.Popen[str], session: bool) -> None:
-    """Kindly first."""
+def end(child: subprocess.Popen[Any], session: bool, grace: float = _GRACE) -> None:
+    """Kindly first; with all of its `session`, if it has one."""
     if child.poll() is None:
         child.terminate()
         try:
-            child.wait(_GRACE)
+            child.wait(grace)
         except subprocess.TimeoutExpired:
             pass
     try:

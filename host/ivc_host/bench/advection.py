@@ -23,6 +23,7 @@ from ..errors import UsageError
 from ..lab.lab import Lab
 from ..matrix import traffic
 from ..place import solve
+from ..place.ranks import of_ranks
 from ..profile.merge import merge, read_folders
 from . import floor, places, programs
 from .compare import CHECK, Key, Ratio, Sample, Session, Side, Tell, comparisons, dicts
@@ -134,7 +135,7 @@ class Sent:
 
 
 def _between(matrix: Any, placement: solve.Placement) -> float:
-    return solve.cut(matrix + matrix.T, placement) / (int(matrix.sum()) or 1)
+    return solve.between(matrix, placement) / (int(matrix.sum()) or 1)
 
 
 def cases(grid: Grid, sent: Sent, hosts: int) -> list[Case]:
@@ -240,11 +241,7 @@ def _profile(host: Host, program: Program, grid: Grid) -> Sent:
         done = host.mpi(path, program.argv(grid), math.prod(grid), _TIMEOUT)
         programs.check(done, "advection, profiled")
         profile = merge(read_folders([Path(folder)]))
-    sent = Sent(*(np.zeros((profile.size, profile.size), dtype=np.int64) for _ in range(2)))
-    for pair in profile.between_ranks():
-        sent.messages[pair.sender, pair.receiver] = pair.messages
-        sent.bytes[pair.sender, pair.receiver] = pair.bytes
-    return sent
+    return Sent(of_ranks(profile, "messages"), of_ranks(profile, "bytes"))
 
 
 def profiled(host: Host, program: Program, grid: Grid) -> Sent:

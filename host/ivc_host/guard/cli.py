@@ -70,8 +70,8 @@ class _All:
 
     def guard(self, log: journal.Log) -> Guard:
         mover = MachineMover(self.own.book, _limits(self.words))
-        command = nodes.Command(self.words.nodes, self.words.timeout)
-        return Guard(log, mover, _rules(self.words), say=_say, tell_nodes=command.tell)
+        told = nodes.Command(self.words.nodes, self.words.timeout).tell if self.words.nodes else None
+        return Guard(log, mover, _rules(self.words), say=_say, tell_nodes=told)
 
     async def read(self, moving: Mapping[str, MachineView]) -> _Read:
         """Health, load and machines of every host, read at the same time. MOVING are not asked."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import IvcError
-from ..profile import model
+from ..profile import figures, model
 from .plan import Traffic
 
 
@@ -62,8 +62,7 @@ class Profiles:
 
 def between_machines(profile: model.Profile) -> Traffic:
     """Bytes in a second between any two guests of a job."""
-    guest = {process.rank: process.host for process in profile.processes}
-    seconds = max((process.seconds for process in profile.processes), default=0.0)
+    guest, seconds = figures.guests(profile), figures.seconds(profile)
     found: dict[frozenset[str], float] = {}
     for pair in profile.pairs:
         ends = frozenset(guest[rank] for rank in (pair.sender, pair.receiver) if rank in guest)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..profile import figures
 from ..profile.model import Profile
+from ..profile.raw import size_class
 from ..profile.words import percent, seconds_text
 
 #: Shares of messages between hosts: below the first a bridge does, from the second on a direct path is worth `_WORTH`.
@@ -68,5 +69,5 @@ def cost(profile: Profile, placement: Sequence[int], savings: figures.Savings) -
     for pair in profile.between_ranks():
         if pair.messages and placement[pair.sender] != placement[pair.receiver]:
             mean = pair.bytes // pair.messages
-            lost += pair.messages * figures.saving(savings, (mean - 1).bit_length() if mean else -1)
+            lost += pair.messages * figures.saving(savings, size_class(mean))
     return lost / profile.size

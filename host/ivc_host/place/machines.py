@@ -92,7 +92,7 @@ class Plan:
 
     def between(self, placement: solve.Placement) -> int:
         """What goes between hosts."""
-        return solve.cut(self.traffic + self.traffic.T, placement)
+        return solve.between(self.traffic, placement)
 
     def of_ranks(self, profile: model.Profile, placement: solve.Placement) -> list[int]:
         """The host of each rank; one of which nothing is known is alone."""

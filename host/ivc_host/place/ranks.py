@@ -43,12 +43,12 @@ class Plan:
 
     def between(self, placement: solve.Placement) -> int:
         """What goes between hosts."""
-        return solve.cut(self.traffic + self.traffic.T, placement)
+        return solve.between(self.traffic, placement)
 
     def between_switches(self, placement: solve.Placement) -> int | None:
         """The same of switches; None: there is one."""
         of = _switches(self.places)
-        return solve.cut(self.traffic + self.traffic.T, [of[host] for host in placement]) if len(set(of)) > 1 else None
+        return solve.between(self.traffic, [of[host] for host in placement]) if len(set(of)) > 1 else None
 
 
 def make(profile: model.Profile, hosts_file: Path, by: What) -> Plan:
@@ -58,7 +58,7 @@ def make(profile: model.Profile, hosts_file: Path, by: What) -> Plan:
         raise UsageError(f"{hosts_file} has {room} slots, and the job has {profile.size} ranks", hint="name more hosts")
     slots = [sum(one.slots for one in places if one.host == machine) for machine in _machines(places)]
     limits = solve.of_slots(profile.size, slots, _switches(places))
-    values = traffic(profile, by, {rank: rank for rank in range(profile.size)}, profile.size)
+    values = of_ranks(profile, by)
     origin, present = _present(profile, places, limits)
     found = solved(values, limits, present.hosts)
     return Plan(places, values, by, origin, present, Layout(found.placement, _guests(found.placement, places, present.guests)))
@@ -78,6 +78,11 @@ def traffic(profile: model.Profile, by: What, number: dict[int, int], count: int
         if pair.sender in number and pair.receiver in number:
             matrix[number[pair.sender], number[pair.receiver]] += pair.bytes if by == "bytes" else pair.messages
     return matrix
+
+
+def of_ranks(profile: model.Profile, by: What) -> Any:
+    """What each rank sends to each other."""
+    return traffic(profile, by, {rank: rank for rank in range(profile.size)}, profile.size)
 
 
 def _machines(places: Sequence[hosts.Place]) -> list[str]:

@@ -71,15 +71,21 @@ def solve(traffic: Any, limits: Limits, present: Placement) -> Solution:
     np.fill_diagonal(weights, 0)
     found = [_better(weights, limits, start) for start in _beginnings(weights, limits, present)]
     costs = [cost(weights, one, limits.distance) for one in found]
-    equals = [_nearest(one, limits, present) for one, it in zip(found, costs, strict=True) if it == min(costs)]
+    least = min(costs)
+    equals = [_nearest(one, limits, present) for one, it in zip(found, costs, strict=True) if it == least]
     best = min(equals, key=lambda one: _moved(one, present))
     return Solution(best, cut(weights, best))
 
 
-def cut(weights: Any, placement: Placement) -> int:
-    """What goes between hosts (or whatever PLACEMENT has numbers of); WEIGHTS has both directions of each pair."""
+def between(traffic: Any, placement: Placement) -> int:
+    """What goes between hosts (or whatever PLACEMENT has numbers of); TRAFFIC: what one sends to another."""
     places = np.asarray(placement)
-    return int(weights[places[:, None] != places[None, :]].sum()) // 2
+    return int(traffic[places[:, None] != places[None, :]].sum())
+
+
+def cut(weights: Any, placement: Placement) -> int:
+    """The same where WEIGHTS has both directions of each pair."""
+    return between(weights, placement) // 2
 
 
 def cost(weights: Any, placement: Placement, distance: Any) -> int:

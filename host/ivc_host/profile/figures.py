@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .model import PATHS, Pair, Path_, Profile, Volume
@@ -42,9 +42,12 @@ class Gain:
     seconds: float | None
 
 
-def total(profile: Profile) -> Volume:
-    pairs = profile.between_ranks()
+def _volume(pairs: Sequence[Pair]) -> Volume:
     return Volume(messages=sum(pair.messages for pair in pairs), bytes=sum(pair.bytes for pair in pairs))
+
+
+def total(profile: Profile) -> Volume:
+    return _volume(profile.between_ranks())
 
 
 def share(profile: Profile, part: Callable[[Pair], Volume]) -> Shares:
@@ -145,8 +148,7 @@ def reasons(profile: Profile) -> list[Reason]:
 
 def _reason(path: Path_, why: str, pairs: list[Pair], places: Mapping[int, str]) -> Reason:
     together = [pair for pair in pairs if places.get(pair.sender, "?") == places.get(pair.receiver, "??")]
-    volume = Volume(messages=sum(pair.messages for pair in pairs), bytes=sum(pair.bytes for pair in pairs))
-    return Reason(path, why, len(pairs), volume, len(together))
+    return Reason(path, why, len(pairs), _volume(pairs), len(together))
 
 
 def saving(savings: Savings, key: int) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from .. import openmpi
+from .. import openmpi, program
 from ..errors import MissingError
 from ..lab.lab import Lab
 
@@ -51,12 +51,10 @@ class Here:
 
     def ask(self, words: Sequence[str]) -> str | None:
         try:
-            done = subprocess.run(
-                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_ASK_SECONDS
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            done = program.run(words, timeout=_ASK_SECONDS, errors_apart=True)
+        except OSError:
             return None
-        return done.stdout + done.stderr
+        return None if done.code is None else done.said + done.errors
 
     def run(self, words: Sequence[str], settings: Mapping[str, str]) -> int:
         try:
@@ -68,7 +66,7 @@ class Here:
         except SystemExit as leave:  # a batch system's time is over, for instance: what was counted is wanted
             return _code(leave)
         finally:
-            _end(child)
+            program.end(child, session=False, grace=_GRACE)
 
 
 def _waited(child: subprocess.Popen[bytes]) -> int:
@@ -82,18 +80,6 @@ def _waited(child: subprocess.Popen[bytes]) -> int:
 def _code(leave: SystemExit) -> int:
     """By signals.end_cleanly(): 128 and the number of the signal."""
     return leave.code if isinstance(leave.code, int) else 1
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kindly first: mpiexec ends its ranks."""
-    if child.poll() is not None:
-        return
-    child.terminate()
-    try:
-        child.wait(_GRACE)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 def _status(code: int) -> int:

@@ -7,6 +7,7 @@ from statistics import median
 
 from ..errors import UsageError
 from .figures import Savings
+from .raw import size_class
 
 _MEMORY, _NETWORK = "ivc", "tcp"
 
@@ -31,6 +32,5 @@ def _times(found: results.Results, side: str) -> dict[int, float]:  # type: igno
     for sample in found.samples:
         for record in sample.records if sample.side == side else []:
             if record["test"] == "latency":
-                key = (record["bytes"] - 1).bit_length() if record["bytes"] else -1
-                by_class.setdefault(key, []).append(record["typical_us"] * 1e-6)
+                by_class.setdefault(size_class(record["bytes"]), []).append(record["typical_us"] * 1e-6)
     return {key: median(values) for key, values in by_class.items()}

@@ -26,6 +26,11 @@ SizeClass = Annotated[int, Field(ge=-1, le=64)]
 Rank = Annotated[int, Field(ge=0, lt=1 << 20)]
 
 
+def size_class(size: int) -> int:
+    """The class that messages of so many bytes are of."""
+    return (size - 1).bit_length() if size else -1
+
+
 class ProfileError(IvcError):
     """There is no profile, or none that can be used."""
 
